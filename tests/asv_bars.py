@@ -4,7 +4,7 @@
 
 `same` compares two commits of equal code so many times: the bar is exit code 0 each
 time. `planted` compares a commit with one whose work is 10 % longer: exit code 1, and the
-right case. `history` weighs ten commits, of which the seventh has it, with `asv run` and
+right case. `history` measures ten commits, of which the seventh has it, with `asv run` and
 with `steelyard run`: `asv publish` and `steelyard history` must name the commit. Writes
 JSON. Takes half a minute a comparison; leave the machine alone meanwhile.
 """
@@ -52,7 +52,7 @@ def planted(folder: Path, commits: Sequence[str], factor: float) -> Any:
 
 
 def history(folder: Path, commits: Sequence[str]) -> Any:
-    """Weigh every commit with both; return what both say of it."""
+    """Measure every commit with both; return what both say of it."""
     asv_commits.asv(folder, "run", "--attribute=rounds=1", "main")
     asv_commits.asv(folder, "publish")
     page = folder / ".asv" / "html" / "regressions.json"

@@ -42,7 +42,7 @@ def planted(x, y):
 """
 
 SUITE = """
-import weighed
+import measured
 from steelyard import benchmark
 
 
@@ -52,7 +52,7 @@ def work(b, which):
     y = b.output(64)
     b.check(lambda x: x, x)
     b.mode("kernel/warm")
-    return b.launch(getattr(weighed, which), x, y)
+    return b.launch(getattr(measured, which), x, y)
 """
 
 ADAPTER = """
@@ -64,7 +64,7 @@ INSTALL = """
 import shutil, sys, sysconfig
 from pathlib import Path
 here = Path(sysconfig.get_path("purelib"))
-shutil.copy(Path(sys.argv[1]) / "weighed.py", here)
+shutil.copy(Path(sys.argv[1]) / "measured.py", here)
 (here / "steelyard.pth").write_text({paths!r})
 """
 
@@ -111,7 +111,7 @@ def configuration() -> dict[str, object]:
 def commit(folder: Path, index: int, change: float) -> str:
     """Commit both kernels, the second longer by ``change``."""
     text = KERNELS.format(steady=STEPS, planted=round(STEPS * (1 + change)))
-    (folder / "weighed.py").write_text(f"# {index}\n{text}")
+    (folder / "measured.py").write_text(f"# {index}\n{text}")
     shell.git(folder, "add", ".")
     day = f"2026-01-{index + 1:02}T00:00:00+00:00"
     dates = {"GIT_AUTHOR_DATE": day, "GIT_COMMITTER_DATE": day}

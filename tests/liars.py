@@ -1,6 +1,6 @@
 """A suite of work that lies: each case does less than it says, or changes what measures.
 
-`test_liars` weighs them through the processes of a run. Honest work takes 0.3 ms.
+`test_liars` measures them through the processes of a run. Honest work takes 0.3 ms.
 """
 
 from __future__ import annotations

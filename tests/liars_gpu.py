@@ -1,4 +1,4 @@
-"""A suite of work on a GPU that lies, and one that does not; weighed by test_liars_gpu."""
+"""A suite of work on a GPU that lies, and one that does not; measured by test_liars_gpu."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A suite of work that does what it should not; weighed by test_runner in workers."""
+"""A suite of work that does what it should not; measured by test_runner in workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A suite of kernels that do what they should not; weighed by test_weigh_gpu."""
+"""A suite of kernels that do what they should not; measured by test_measure_gpu."""
 
 from __future__ import annotations
 

@@ -213,12 +213,12 @@ class Archive(Format):
             "mhz": [1980, 1980],
         }
         facts = {"dtype": "float16", "kernels": 1, "opcodes": {"FADD": 3}}
-        weighed = [
+        measured = [
             *(trials.trial(block=block) for block in range(2)),
             *(trials.trial("add[n=8]", block=b, extra=extra) for b in range(2)),
             trials.trial("add[n=9]", facts=trials.trial().facts | facts, extra=extra),
         ]
-        return archive.write(run, weighed)
+        return archive.write(run, measured)
 
     def changed(self, rng):
         if rng.random() < 0.4:

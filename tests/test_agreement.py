@@ -15,7 +15,7 @@ def near(value, half=10.0):
     return Estimate(value, value - half, value + half)
 
 
-def weighed(clocks, block=0, **changes):
+def measured(clocks, block=0, **changes):
     """Return a trial that CUPTI read 3200 ns of, and others what the test says."""
     read = {
         name: {
@@ -79,7 +79,7 @@ def test_every_pair_that_disagrees_is_told():
 
 def test_each_clock_is_read_with_its_own_offset():
     """The trial's own comes first."""
-    trial = weighed({"events": ([6100] * 9, 2900.0), "graph": ([3260] * 9, 60.0)})
+    trial = measured({"events": ([6100] * 9, 2900.0), "graph": ([3260] * 9, 60.0)})
     found = agreement.readings(trial)
     assert list(found) == ["cupti", "events", "graph"]
     assert {estimate.value for estimate in found.values()} == {3200.0}
@@ -89,8 +89,8 @@ def test_each_clock_is_read_with_its_own_offset():
 
 def test_a_trial_of_one_clock_has_one_reading():
     """Also where another one read nothing."""
-    assert list(agreement.readings(weighed({}))) == ["cupti"]
-    assert list(agreement.readings(weighed({"events": ([], 0.0)}))) == ["cupti"]
+    assert list(agreement.readings(measured({}))) == ["cupti"]
+    assert list(agreement.readings(measured({"events": ([], 0.0)}))) == ["cupti"]
     assert list(agreement.readings(trials.trial())) == ["perf_counter_ns"]
 
 
@@ -105,7 +105,7 @@ def shown(made):
 def test_the_table_has_a_line_for_each_clock_with_the_parts_of_its_bar():
     """And a sentence for those that disagree."""
     clocks = {"events": ([6600] * 9, 2900.0), "graph": ([3260] * 9, 60.0)}
-    page = shown([weighed(clocks, block) for block in range(3)])
+    page = shown([measured(clocks, block) for block in range(3)])
     lines = [line.split() for line in page.splitlines()]
     words = [line for line in lines if "us" in line]
     assert [line[-12:-10] for line in words[:3]] == [
@@ -121,7 +121,7 @@ def test_the_table_has_a_line_for_each_clock_with_the_parts_of_its_bar():
 
 def test_blocks_that_another_clock_did_not_read_are_left_out_of_its_line():
     """It read the second one only."""
-    made = [weighed({}), weighed({"events": ([6100] * 9, 2900.0)}, block=1)]
+    made = [measured({}), measured({"events": ([6100] * 9, 2900.0)}, block=1)]
     (row,) = rows.rows(made)
     found = clocks_table.by_clock(row)
     assert [len(each) for each in found.values()] == [2, 1]

@@ -116,14 +116,14 @@ def test_asv_run_keeps_our_seconds_of_every_point(repository):
         ["'copyto'", "'assign'"],
         ["'kernel/warm'", "'latency/warm'"],
     ]
-    weighed = [samples is not None for samples in row["samples"]]
-    assert weighed == [True, True, True, False]
+    measured = [samples is not None for samples in row["samples"]]
+    assert measured == [True, True, True, False]
     assert all(len(set(samples)) == 2 for samples in row["samples"] if samples)
     assert all(0 < s < 1e-3 for samples in row["samples"] if samples for s in samples)
 
 
 def test_the_shipped_suites_are_found_with_their_units_and_versions(tmp_path):
-    """Discovery as asv does it, in a process of its own: nothing is weighed for it."""
+    """Discovery as asv does it, in a process of its own: nothing is measured for it."""
     found = tmp_path / "found.json"
     script = (
         "from asv_runner.discovery import list_benchmarks\n"
@@ -262,7 +262,7 @@ def test_what_asv_was_asked_for_is_read_from_its_command_line(
     assert asv.asked_for(tmp_path) == patterns
 
 
-def test_only_what_asv_asks_for_is_weighed(tmp_path):
+def test_only_what_asv_asks_for_is_measured(tmp_path):
     """By asv's names and values; a pattern that fits nothing leaves nothing out."""
     file = str(tmp_path / "asv_suite.py")
     (tmp_path / "both.py").write_text(TINY + BROKEN)

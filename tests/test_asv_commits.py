@@ -33,7 +33,7 @@ def made(tmp_path_factory):
 
 @pytest.mark.measuring
 def test_continuous_lets_equal_code_pass(made):
-    """And weighs nothing that -b leaves out."""
+    """And measures nothing that -b leaves out."""
     folder, commits = made
     chosen = ["-b", "work.*'steady'", "--show-stderr"]
     done = asv_commits.asv(folder, "continuous", *chosen, commits[4], commits[5])

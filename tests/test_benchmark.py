@@ -199,7 +199,7 @@ def test_a_function_that_raises_fails_its_case_alone(error):
 
 
 def test_modes_are_those_the_function_asks_for():
-    """Without any, a kernel is weighed cold and warm."""
+    """Without any, a kernel is measured cold and warm."""
 
     @benchmark(own=[False, True])
     def one(b, own):
@@ -249,7 +249,7 @@ FLAGS = SimpleNamespace(one=family(n=[1000], flag=[False, True]))
 
 
 def test_an_override_replaces_numbers_that_are_not_listed():
-    """Any size may be weighed; the other axes keep their values."""
+    """Any size may be measured; the other axes keep their values."""
     found = select([COPY], overrides={"n": [7, 8]})
     assert [case.axes["n"] for case in found] == [7, 7, 8, 8]
 
@@ -290,7 +290,7 @@ def test_an_override_takes_the_listed_value_that_reads_the_same():
     ],
 )
 def test_an_unknown_axis_or_value_is_never_left_out_silently(overrides, said):
-    """A misspelt value once weighed the others and said nothing."""
+    """A misspelt value once measured the others and said nothing."""
     with pytest.raises(SteelyardError) as caught:
         select([COPY], overrides=overrides)
     assert said in str(caught.value)
@@ -365,7 +365,7 @@ def test_overrides_read_as_written(text, values):
     ],
 )
 def test_a_range_that_is_none_is_refused(text, said):
-    """Also one that would never end, or that nobody has the time to weigh."""
+    """Also one that would never end, or that nobody has the time to measure."""
     with pytest.raises(SteelyardError) as caught:
         parse_override(text)
     assert said in str(caught.value)

@@ -222,7 +222,7 @@ def test_a_ratio_to_another_value_of_an_axis_is_a_column():
 
 @pytest.mark.usefixtures("desk")
 def test_a_failing_case_gives_exit_code_2_and_keeps_the_rest(monkeypatch):
-    """The sentence of the case is printed; the other cases are weighed."""
+    """The sentence of the case is printed; the other cases are measured."""
 
     def run(turns, settings, on_trial, on_turn):
         pretend(turns[1:], settings, on_trial, on_turn)
@@ -585,7 +585,7 @@ def test_a_full_standard_output_is_one_sentence():
 
 
 def test_a_real_run_end_to_end(tmp_path):
-    """A worker process weighs, checks and fails for real; the rest is kept."""
+    """A worker process measures, checks and fails for real; the rest is kept."""
     (tmp_path / "ok.py").write_text(SUITE)
     (tmp_path / "broken.py").write_text(BROKEN)
     np.save(tmp_path / "x.npy", np.linspace(0, 1, 8, dtype=np.float32))
@@ -617,7 +617,7 @@ def where(b, n, device):
 
 
 def test_cases_of_a_gpu_are_left_out_and_said_to_be(desk, monkeypatch):
-    """The others are weighed; `list` shows where each runs."""
+    """The others are measured; `list` shows where each runs."""
     (desk / "onboard.py").write_text(ON_GPU)
     monkeypatch.setattr(gpu, "_seen", lambda: ((), "there is no driver."))
     done = shell.command("run", "onboard.py", "--blocks", "1")
@@ -638,7 +638,7 @@ def test_cases_of_a_gpu_are_left_out_and_said_to_be(desk, monkeypatch):
     ],
 )
 def test_options_of_a_gpu_are_not_ignored_in_silence(desk, words, says):
-    """Cases of the CPU are weighed all the same."""
+    """Cases of the CPU are measured all the same."""
     done = shell.command("run", "--blocks", "1", *words)
     assert says in done.stderr
     assert ("not used: nothing here runs on a GPU" in done.stderr) is bool(says)
@@ -646,7 +646,7 @@ def test_options_of_a_gpu_are_not_ignored_in_silence(desk, words, says):
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])
 def test_a_trace_that_has_no_folder_is_refused_first(desk, monkeypatch, more):
-    """Nothing is traced, nothing weighed."""
+    """Nothing is traced, nothing measured."""
     monkeypatch.setattr(runner, "run", None)
     said = error("run", "--trace", "no/such.json", *more)
     assert "--trace no/such.json cannot be written" in said
@@ -740,7 +740,7 @@ def test_the_script_begins_where_ctrl_c_is_answered():
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])
 def test_a_file_that_cannot_be_imported_fails_alone(desk, more):
-    """The folder's others are weighed, and the run ends as one with a failure."""
+    """The folder's others are measured, and the run ends as one with a failure."""
     (desk / "suites" / "bad.py").write_text("import steelyard\n1 / 0\n")
     said = shell.command("run", "suites", "--blocks", "1", *more, code=FAILED)
     assert "move" in said.stdout

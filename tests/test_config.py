@@ -96,7 +96,7 @@ def test_a_wrong_variable_is_named(tmp_path, variable, text):
 
 
 def test_suites_fall_back_to_the_folder_and_then_to_the_built_in(tmp_path):
-    """What a bare `steelyard run` weighs."""
+    """What a bare `steelyard run` measures."""
     settings = config.Config()
     assert config.suites(settings, tmp_path) == ["steelyard.declare.builtin"]
     (tmp_path / "suites").mkdir()

@@ -24,7 +24,7 @@ def curve(times, what="cpu kernel/warm", point=""):
     return Curve(what, point, tuple(exact))
 
 
-def weighed(sizes=(1, 16, 256)):
+def measured(sizes=(1, 16, 256)):
     """Return rows of a CPU, slower with each chain, and of a GPU, which is not."""
     found = []
     for units in (1, 12):
@@ -39,7 +39,7 @@ def weighed(sizes=(1, 16, 256)):
 
 
 def test_one_overtakes_where_lines_between_logarithms_meet():
-    """Time n against a constant 8 meets at 8, which nobody weighed."""
+    """Time n against a constant 8 meets at 8, which nobody measured."""
     cpu, gpu = curve({1: 1.0, 64: 64.0}), curve({1: 8.0, 64: 8.0}, "gpu")
     assert curves.crossovers(cpu, gpu) == pytest.approx([8.0])
     assert curves.crossovers(gpu, cpu) == [1]
@@ -56,7 +56,7 @@ def test_one_overtakes_where_lines_between_logarithms_meet():
     )
 )
 def test_whoever_overtook_last_is_the_faster_at_the_end(times):
-    """Overtakings of both directions take turns, each within the values weighed."""
+    """Overtakings of both directions take turns, each within the values measured."""
     one = curve({at: a for at, (a, _) in times.items()})
     other = curve({at: b for at, (_, b) in times.items()}, "gpu")
     there, back = curves.crossovers(one, other), curves.crossovers(other, one)
@@ -72,7 +72,7 @@ def test_whoever_overtook_last_is_the_faster_at_the_end(times):
 
 def test_a_line_a_row_in_one_colour_for_what_is_to_be_compared():
     """CPU and GPU of as many units have one colour and two kinds of dashes."""
-    found = curves.curves(weighed(), "n")
+    found = curves.curves(measured(), "n")
     assert [one.name for one in found] == [
         "gpu_sizes kernel/warm units=1",
         "gpu_sizes kernel/warm units=12",
@@ -89,7 +89,7 @@ def test_a_line_a_row_in_one_colour_for_what_is_to_be_compared():
 
 def test_the_picture_says_from_where_on_the_gpu_is_faster():
     """8 chains of one unit, 96 of twelve, but for the spread of the windows."""
-    said = list(curves.overtakings(curves.curves(weighed(), "n"), "n"))
+    said = list(curves.overtakings(curves.curves(measured(), "n"), "n"))
     assert [line for line in said if line.startswith("gpu")] == [
         "gpu_sizes kernel/warm units=1 is faster than sizes kernel/warm from n = 7.97 on",
         "gpu_sizes kernel/warm units=12 is faster than sizes kernel/warm from n = 96 on",
@@ -99,7 +99,7 @@ def test_the_picture_says_from_where_on_the_gpu_is_faster():
 def test_marks_stand_within_the_picture_and_further_right_is_more():
     """Logarithms of both, the fastest at the bottom; of one value, too."""
     for sizes in ((1, 16, 256), (7,)):
-        found = curves.curves(weighed(sizes), "n")
+        found = curves.curves(measured(sizes), "n")
         drawn = ET.fromstring(curves.svg(found, "n"))
         for group in (g for g in drawn.iter(f"{SVG}g") if g.get("stroke")):
             marks = list(group.iter(f"{SVG}circle"))
@@ -134,7 +134,7 @@ def test_what_has_no_logarithm_is_no_axis(across):
     curves.require(points, "n", "x.svg")
 
 
-def test_a_folder_that_is_not_there_is_told_before_anything_is_weighed(tmp_path):
+def test_a_folder_that_is_not_there_is_told_before_anything_is_measured(tmp_path):
     """Not after minutes."""
     with pytest.raises(SteelyardError, match="cannot be written"):
         curves.require([{"n": 1}], "n", str(tmp_path / "none" / "x.svg"))

@@ -103,7 +103,7 @@ def test_what_cannot_be_read_is_unknown_and_never_ok(look):
 
 
 def test_the_clock_is_not_probed_while_somebody_measures(look):
-    """The probe would be weighed with their kernels."""
+    """The probe would be measured with their kernels."""
     assert look(held=True)["GPU 0 clock"].verdict == "unknown"
 
 

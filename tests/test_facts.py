@@ -41,7 +41,7 @@ def test_a_build_for_a_target_is_made_again_through_any_cache():
 
 
 def test_a_build_for_a_target_that_fails_is_one_sentence():
-    """At once, and not when it is weighed."""
+    """At once, and not when it is measured."""
     with pytest.raises(KernelError, match="target 'tpu' is not known"):
         library.copy.for_target("tpu", *examples.specs("copy"))
     with pytest.raises(KernelError, match="copy: got 0 arrays"):

@@ -72,7 +72,7 @@ class Fake:
         return trials.trial(turn.case.id, made, mode=str(turn.mode))
 
     def in_turn(self, leader, turns, settings):
-        """Weigh both, the leader first."""
+        """Measure both, the leader first."""
         order = sorted(turns, key=lambda side: side != leader)
         return {side: self.measure(side, turns[side], settings) for side in order}
 

@@ -66,7 +66,7 @@ def test_with_a_gpu_nothing_is_left_out(seen):
 
 
 def test_a_case_that_cannot_be_described_is_kept_to_fail(seen):
-    """Weighing it will say why; that it needs a GPU is not known."""
+    """Measuring it will say why; that it needs a GPU is not known."""
     seen(why=NO_DRIVER)
     cases = [case_of(broken)]
     assert plan.able(cases) == (cases, "")

@@ -16,7 +16,7 @@ COLD, WARM = parse("kernel/cold"), parse("kernel/warm")
 
 
 class Rig:
-    """A prepared case and what weighs it, on a made-up GPU whose time is the host's."""
+    """A prepared case and what measures it, on a made-up GPU whose time is the host's."""
 
     def __init__(self, monkeypatch, *clocks, updates=0, **facts):
         self.machine = machine = Machine()

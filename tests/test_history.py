@@ -108,7 +108,7 @@ def test_what_there_is_not_is_one_sentence(store, case, mode, tag, said):
 
 
 def test_runs_of_gates_and_selftests_are_no_history_unless_asked_for(store):
-    """Some of them weigh code that was made slower on purpose."""
+    """Some of them measure code that was made slower on purpose."""
     add(store, 0, 1e5)
     add(store, 1, 2e5, tags=("gate/head",))
     add(store, 2, 2e5, tags=("selftest",))

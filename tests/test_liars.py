@@ -29,7 +29,7 @@ ACTS = {Act.OPEN, Act.FAIL}
 
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory):
-    """Weigh all cases: those that patch in a process each, the others in one."""
+    """Measure all cases: those that patch in a process each, the others in one."""
     folder = tmp_path_factory.mktemp("liars")
     found = discovery.discover([str(Path(liars.__file__))])
     cases = {case.axes["lie"]: case for case in select(found) if "lie" in case.axes}

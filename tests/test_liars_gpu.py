@@ -17,7 +17,7 @@ ONLY = {"by the host": ("kernel/warm", "kernel/cold")}
 
 @pytest.fixture(scope="module")
 def trials():
-    """Weigh all cases of the suite on the GPU."""
+    """Measure all cases of the suite on the GPU."""
     gpu.context()
     cases = select(discovery.discover([liars_gpu.__file__]))
     found = {}

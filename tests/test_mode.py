@@ -73,6 +73,6 @@ def test_an_unknown_word_is_named_beside_the_known_ones(text, word):
     assert "Write for example kernel/cold" in said
 
 
-def test_a_kernel_is_weighed_cold_and_warm_unless_told_otherwise():
+def test_a_kernel_is_measured_cold_and_warm_unless_told_otherwise():
     """The two defaults are modes one can also ask for."""
     assert tuple(parse(str(mode)) for mode in DEFAULTS) == DEFAULTS

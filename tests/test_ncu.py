@@ -162,7 +162,7 @@ def test_a_refusal_is_one_sentence_with_its_cause(text, reason, code, word):
 
 
 def test_the_command_leaves_clocks_and_caches_alone():
-    """Both are what the rest was weighed with; a pass in one process would be warm."""
+    """Both are what the rest was measured with; a pass in one process would be warm."""
     line = ncu.command(["python", "x.py"], log="f.csv")
     assert line[0] == "ncu"
     assert line[-2:] == ["python", "x.py"]

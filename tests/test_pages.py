@@ -46,11 +46,11 @@ class Elements(HTMLParser):
 def results(made=None, **changes):
     """Return a run with its trials and rows."""
     of = trials.run(state="finished", **changes)
-    made = made if made is not None else weighed()
+    made = made if made is not None else measured()
     return Results(of, made, stored.rows_of(of, made, None))
 
 
-def weighed(count=3, blocks=4, modes=("kernel/cold", "kernel/warm"), windows=40):
+def measured(count=3, blocks=4, modes=("kernel/cold", "kernel/warm"), windows=40):
     """Return trials of ``count`` cases."""
     return [
         trials.trial(
@@ -154,7 +154,7 @@ def test_import_reads_the_run_of_a_page(tmp_path):
     of = trials.run(state="finished", command="steelyard run /home/me/suites")
     with Store.open(first) as store:
         store.begin(of)
-        for trial in weighed():
+        for trial in measured():
             store.add(of.uid, trial)
         store.finish(of.uid, "finished")
     page = f"{tmp_path}/page.html"
@@ -163,7 +163,7 @@ def test_import_reads_the_run_of_a_page(tmp_path):
         done = shell.command("import", page, "--store", second, code=None)
         assert f"{added} trials added" in done.output
     with Store.open(second) as store:
-        assert store.trials(of.uid) == weighed()
+        assert store.trials(of.uid) == measured()
         assert store.find(of.uid).command == "steelyard run .../suites"
     small = f"{tmp_path}/small.html"
     asked = ["report", "-o", small, "--no-samples", "--store", first]
@@ -174,7 +174,7 @@ def test_import_reads_the_run_of_a_page(tmp_path):
 
 def test_a_page_of_200_cases_can_be_mailed():
     """300 kB, in two modes."""
-    found = results(weighed(200))
+    found = results(measured(200))
     page = run.dumps(found)
     assert len(page.encode()) <= 300_000
     assert page.count("class=case") == 200
@@ -312,7 +312,7 @@ def test_a_store_is_a_folder_of_pages(tmp_path):
         for n in range(3):
             of = trials.run(started=f"2026-01-0{n + 1}T00:00:00", writer={})
             opened.begin(of)
-            for trial in weighed(2):
+            for trial in measured(2):
                 opened.add(of.uid, trial)
             opened.finish(of.uid, "finished")
     document.keep(outcomes.outcome(*outcomes.EVERY), tmp_path)

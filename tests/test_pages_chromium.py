@@ -62,7 +62,7 @@ def pages(tmp_path_factory):
     ledger = {"allocate": 200.0, "kernel": 700.0}
     on_gpu = trials.FACTS | {"gpu": trials.GPU}
     every = [
-        *made.weighed(12),
+        *made.measured(12),
         *(
             trials.trial(f"mm[n={2**n}]", block=b, extra=extra, doubts=("bimodal",))
             for n in range(6)
@@ -78,7 +78,7 @@ def pages(tmp_path_factory):
     shift = [1000 + n % 3 + 200 * (n >= 30) for n in range(60)]
     for name, text in {
         "run": run.dumps(made.results(every, machine=on_gpu)),
-        "case": run.dumps(made.results(made.weighed(1))),
+        "case": run.dumps(made.results(made.measured(1))),
         "gate": gate.dumps(outcomes.outcome(*outcomes.EVERY, static=outcomes.STATIC)),
         "history": history.dumps(made.history_of(shift), ["s.db"]),
         "machines": machines.dumps(made.on_kinds(2, 8, 96), ["s.db"]),

@@ -17,7 +17,7 @@ def titles(sheet):
     return tuple(column.title for column in sheet.columns)
 
 
-def weighed(case, mode="kernel/warm", time=1000, **more):
+def measured(case, mode="kernel/warm", time=1000, **more):
     """Return the blocks of a case whose windows read about ``time`` ns."""
     ticks = tuple(range(time, time + 40))
     return [trials.trial(case, ticks, mode=mode, block=b, **more) for b in range(3)]
@@ -30,12 +30,12 @@ def calls(**more):
     found = []
     for (impl, batch), time in cells.items():
         mode = "per_launch/warm" + f"/{batch}" * (batch > 1)
-        found += weighed(f"call[n=8,impl={impl}]", mode, time, **more)
+        found += measured(f"call[n=8,impl={impl}]", mode, time, **more)
     return rows.rows(found)
 
 
 def test_modes_go_across_in_their_order_and_every_cell_has_its_error():
-    """What was not weighed is a dash; an axis of one value is in the title."""
+    """What was not measured is a dash; an axis of one value is in the title."""
     (found,) = pivot.sheets(calls(), "mode")
     assert found.title == "call[n=8]"
     assert titles(found) == (
@@ -53,7 +53,7 @@ def test_modes_go_across_in_their_order_and_every_cell_has_its_error():
 def test_values_of_an_axis_go_across_as_numbers():
     """100 is behind 20; the one mode there is ends the title."""
     sizes = (100, 3, 20)
-    made = rows.rows(t for n in sizes for t in weighed(f"copy[n={n}]", axes={"n": n}))
+    made = rows.rows(t for n in sizes for t in measured(f"copy[n={n}]", axes={"n": n}))
     (found,) = pivot.sheets(made, "n")
     assert titles(found) == ("n=3", "n=20", "n=100")
     assert found.title == "copy kernel/warm"
@@ -66,7 +66,7 @@ def test_shapes_are_written_as_in_case_ids():
     made = rows.rows(
         t
         for shape in shapes
-        for t in weighed(f"mm[shape={shape[0]}x768,impl=a]", axes={"shape": shape})
+        for t in measured(f"mm[shape={shape[0]}x768,impl=a]", axes={"shape": shape})
     )
     (found,) = pivot.sheets(made, "mode")
     assert {line[0] for line in found.rows} == {"64x768", "4096x768"}
@@ -102,7 +102,7 @@ def test_an_axis_that_no_case_has_is_refused():
 
 def test_benchmarks_without_the_axis_have_no_table():
     """Others have theirs."""
-    made = rows.rows([*weighed("a[n=1]"), *weighed("b[m=1]")])
+    made = rows.rows([*measured("a[n=1]"), *measured("b[m=1]")])
     assert [one.title for one in pivot.sheets(made, "n")] == ["a kernel/warm"]
 
 
@@ -122,7 +122,7 @@ def test_what_is_too_wide_goes_on_below(width):
 def test_a_cell_with_doubts_is_marked_and_failures_are_told():
     """A mark says that there is more to read; no table of nothing is made."""
     failed = [trials.trial("call[n=9]", (), error="call[n=9]: it is wrong.")]
-    doubted = weighed("call[n=8]", doubts=("drifting",))
+    doubted = measured("call[n=8]", doubts=("drifting",))
     text = rendered(pivot.page(rows.rows(doubted + failed), "n", 120), 120)
     assert "% ?" in text
     assert "drifting: later samples" in text

@@ -70,7 +70,7 @@ def test_every_case_comes_first_in_its_family_about_as_often():
     assert all(500 < count < 700 for count in first.values())
 
 
-def test_cases_are_weighed_in_the_modes_they_ask_for():
+def test_cases_are_measured_in_the_modes_they_ask_for():
     """Unless the command line names others."""
     own = {(t.case.benchmark.name, str(t.mode)) for t in plan(CASES, None, 1, 0)}
     defaults = {("triad", str(mode)) for mode in DEFAULTS}

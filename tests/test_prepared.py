@@ -1,4 +1,4 @@
-"""What is found out of a case's work before it is weighed."""
+"""What is found out of a case's work before it is measured."""
 
 from types import SimpleNamespace
 
@@ -63,7 +63,7 @@ def body_of(facts, **methods):
 def test_work_of_others_is_examined_whatever_it_declares(monkeypatch, facts):
     """That it waits by itself is no proof that it stays on its stream."""
 
-    def escaped(weighed, buffers):
+    def escaped(measured, buffers):
         raise BenchmarkError("the work wrote y while its stream was held back")
 
     monkeypatch.setattr(stream_check, "check_stream", escaped)

@@ -108,7 +108,7 @@ def test_each_case_in_each_mode_is_a_row_of_our_samples(project):
 
 
 def test_a_failing_case_fails_its_test_with_its_sentence_only(project):
-    """No traceback of ours is shown, and the other cases are weighed all the same."""
+    """No traceback of ours is shown, and the other cases are measured all the same."""
     done = run_pytest(project, "suites/broken.py", *JSON)
     assert done.code == 1, done.text
     assert set(done.rows) == {"broken[kind=fine]"}
@@ -268,7 +268,7 @@ def test_cases_are_only_checked_where_benchmarks_are_disabled(
     assert done.rows == {}
 
 
-def test_two_runs_never_weigh_at_once(project):
+def test_two_runs_never_measure_at_once(project):
     """While another process holds the machine, a test fails and says who that is."""
     with lock.measuring(path=project / "lock"):
         done = run_pytest(project, "suites/tiny.py", "--benchmark-only", "-k", "assign")

@@ -104,14 +104,14 @@ def gone(pid):
 
 @pytest.fixture(scope="module")
 def outcomes():
-    """Weigh every kind of misbehaviour in one run, by what it does."""
+    """Measure every kind of misbehaviour in one run, by what it does."""
     turns = plan(cases(*OUTCOMES), LATENCY, 1, seed=0)
     return {trial.axes["how"]: trial for trial in run(turns)}
 
 
 @pytest.mark.parametrize("how", OUTCOMES)
 def test_whatever_a_case_does_is_said_and_the_run_goes_on(outcomes, how):
-    """One trial a case; those that do no harm are weighed like any other."""
+    """One trial a case; those that do no harm are measured like any other."""
     assert set(outcomes) == set(OUTCOMES)
     trial, said = outcomes[how], OUTCOMES[how]
     assert dict(trial.axes) == {"how": how, "shape": (4, 16)}
@@ -133,7 +133,7 @@ def test_samples_before_an_error_are_kept(outcomes):
     assert outcomes["good"].worker != os.getpid()
 
 
-def test_a_case_that_hangs_is_ended_and_the_next_is_weighed():
+def test_a_case_that_hangs_is_ended_and_the_next_is_measured():
     """Its worker is replaced after the timeout."""
     spins, good = (plan(cases(how), LATENCY, 1, 0) for how in ("spins", "good"))
     with runner.Workers() as workers:
@@ -167,7 +167,7 @@ def test_what_the_work_prints_is_no_part_of_standard_output(capfd):
 
 
 def test_processes_that_the_work_started_end_with_its_worker(monkeypatch, tmp_path):
-    """They would disturb what is weighed next."""
+    """They would disturb what is measured next."""
     note = tmp_path / "child"
     monkeypatch.setenv("STEELYARD_TEST_CHILD", str(note))
     (trial,) = run(plan(cases("spawns"), LATENCY, 1, 0))
@@ -423,7 +423,7 @@ def shared(b, how):
 
 
 @pytest.mark.parametrize("other", ["raises", "crashes", "is larger"])
-def test_cases_are_weighed_in_rounds_and_fail_alone(tmp_path, other):
+def test_cases_are_measured_in_rounds_and_fail_alone(tmp_path, other):
     """Also where one ends the process they share, or needs other buffers."""
     (tmp_path / "suite.py").write_text(SHARED)
     (suite,) = discovery.discover([str(tmp_path / "suite.py")])

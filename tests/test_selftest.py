@@ -41,7 +41,7 @@ KERNEL = 100_000
 
 @benchmark(n=list(range(40)))
 def made_up(b, n):
-    """Weighed by nobody."""
+    """Measured by nobody."""
     x = b.input(n + 1)
     y = b.output(n + 1)
     return b.launch(np.copyto, y, x)
@@ -373,7 +373,7 @@ def delay(b):
 
 @pytest.fixture
 def suite(tmp_path, monkeypatch):
-    """Return a file of one native kernel, weighed under a lock of its own."""
+    """Return a file of one native kernel, measured under a lock of its own."""
     monkeypatch.setenv("STEELYARD_LOCK", str(tmp_path / "lock"))
     file = tmp_path / "suite.py"
     file.write_text(SUITE)

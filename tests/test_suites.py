@@ -24,7 +24,7 @@ from steelyard_kernels import KernelFunction, library
 SUITES = Path(__file__).parent.parent / "suites"
 BENCHMARKS = discovery.discover([str(SUITES)])
 SMALL = {"n": 37, "hidden": 37, "cols": 37, "tokens": (1, 5), "width": 24}
-"""In place of the sizes that are weighed: ragged, and quick to check."""
+"""In place of the sizes that are measured: ragged, and quick to check."""
 
 
 def cases(small):
@@ -51,7 +51,7 @@ def test_each_impl_of_each_benchmark_is_right_at_a_ragged_size(case):
 
 
 @pytest.mark.parametrize("case", cases(small=False))
-def test_each_case_can_be_described_and_says_how_it_is_weighed(case):
+def test_each_case_can_be_described_and_says_how_it_is_measured(case):
     """Listing needs no buffers; the modes fit what the case launches."""
     description = case.describe()
     builds = [mode for mode in case.modes() if mode.quantity == "build"]
@@ -61,7 +61,7 @@ def test_each_case_can_be_described_and_says_how_it_is_weighed(case):
     assert (description.device == "cuda") is case.id.startswith("gpu_")
 
 
-def test_every_kernel_of_the_library_has_its_builds_weighed():
+def test_every_kernel_of_the_library_has_its_builds_measured():
     """A kernel that is added to the library is added to the suite."""
     shipped = {
         name
@@ -192,7 +192,7 @@ def few_of(build_space):
     return few
 
 
-def test_peers_are_weighed_where_they_are_installed(tmp_path):
+def test_peers_are_measured_where_they_are_installed(tmp_path):
     """By name: nothing of theirs is imported to list or to describe a case."""
     for name in ("torch", "triton", "cupy"):
         (tmp_path / f"{name}.py").write_text("raise ImportError")

@@ -66,7 +66,7 @@ def test_a_part_that_cannot_run_is_a_note(script, monkeypatch):
 
 
 def test_each_kernel_of_the_table_is_a_case_on_a_gpu():
-    """Steelyard weighs the very calls that the others are handed."""
+    """Steelyard measures the very calls that the others are handed."""
     from steelyard.declare.discovery import discover
 
     file = ROOT / "ci" / "three_harnesses.py"

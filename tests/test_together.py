@@ -110,7 +110,7 @@ def doubling(target, size=64):
 
 
 def both(name, mode=WARM, lead=0):
-    """Weigh `l` in turn with a build of a name; return trials, windows, and the case."""
+    """Measure `l` in turn with a build of a name; return trials, windows, and the case."""
     target = Kernel("l")
     case = doubling(target)
     own = PreparedCase(case, QUICK)
@@ -244,7 +244,7 @@ class Worker:
         return self.lent
 
     def measure_pair(self, _turn, _settings, *, exported, position, leads):
-        """Weigh both."""
+        """Measure both."""
         self.asked.append(("both", exported, position, leads))
         return self.trials
 
@@ -253,7 +253,7 @@ class Worker:
         return trial
 
     def measure(self, turn, settings):
-        """Weigh one side, in turn with another process."""
+        """Measure one side, in turn with another process."""
         self.asked.append(settings.role)
         return turn.position
 
@@ -344,7 +344,7 @@ def lethal(b):
 
 @pytest.mark.parametrize("method", ["binary", "of_binary"])
 def test_a_process_that_dies_of_both_leaves_each_side_its_own(method, tmp_path):
-    """New ones weigh the case apart: who dies there is to blame."""
+    """New ones measure the case apart: who dies there is to blame."""
     file = tmp_path / "lethal.py"
     file.write_text(LETHAL.format(tests=str(Path(__file__).parent), method=method))
     (suite,) = discovery.discover([str(file)])

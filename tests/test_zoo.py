@@ -33,7 +33,7 @@ def scale():
     return Instruments(flush_bytes=128 << 20)
 
 
-def weighed(body, scale, mode="kernel/warm", settings=QUICK) -> Trial:
+def measured(body, scale, mode="kernel/warm", settings=QUICK) -> Trial:
     """Return the trial of a liar, whether it was found out at once or later."""
     case, how = case_of(body), parse(mode)
     try:
@@ -50,7 +50,7 @@ def time_of(trial):
 
 def honest(body, scale, mode="kernel/warm"):
     """Return the nanoseconds of the same work done honestly."""
-    return time_of(weighed(body, scale, mode))
+    return time_of(measured(body, scale, mode))
 
 
 def off(monkeypatch, where, name, value):
@@ -66,10 +66,10 @@ def test_work_that_another_thread_goes_on_with_is_an_error(scale, monkeypatch):
     """It waits where its result is not there, and otherwise the call is all there is."""
     off(monkeypatch, audit, "again", lambda _: [])  # which would doubt it, by its time
     body = lambda: zoo.suite(zoo.Lagging(), size=zoo.WIDE)  # noqa: E731 # a thread each time
-    said = weighed(body(), scale).error
+    said = measured(body(), scale).error
     assert "changed y after it returned: another thread goes on" in said
     off(monkeypatch, audit, "require_done", nobody)
-    trial = weighed(body(), scale)
+    trial = measured(body(), scale)
     assert time_of(trial) < honest(zoo.suite(zoo.negate, size=zoo.WIDE), scale) / 10
     assert not told(trial)
 
@@ -84,10 +84,10 @@ def test_results_remembered_by_address_are_an_error(scale, monkeypatch):
     """Other data at the same place has another result."""
     body = lambda: zoo.suite(zoo.ByPointer(), size=zoo.WIDE)  # noqa: E731 # one each time
     assert (
-        "remembers results by where its arguments lie" in weighed(body(), scale).error
+        "remembers results by where its arguments lie" in measured(body(), scale).error
     )
     off(monkeypatch, audit, "require_fresh", nobody)
-    trial = weighed(body(), scale)
+    trial = measured(body(), scale)
     assert time_of(trial) < honest(zoo.suite(zoo.negate, size=zoo.WIDE), scale) / 2
     assert not told(trial)
 
@@ -95,9 +95,9 @@ def test_results_remembered_by_address_are_an_error(scale, monkeypatch):
 @pytest.mark.parametrize("liar", [zoo.ByInput, lambda: zoo.peeks])
 def test_results_remembered_by_what_they_are_of_are_doubted(liar, scale, monkeypatch):
     """By a hash of the input, or since they are still there."""
-    assert Doubt.REMEMBERS in weighed(zoo.suite(liar()), scale).doubts
+    assert Doubt.REMEMBERS in measured(zoo.suite(liar()), scale).doubts
     off(monkeypatch, audit, "again", lambda _: [])
-    assert not told(weighed(zoo.suite(liar()), scale))
+    assert not told(measured(zoo.suite(liar()), scale))
 
 
 @pytest.mark.parametrize("mode", ["kernel/warm", "kernel/cold", "latency/warm"])
@@ -110,7 +110,7 @@ def test_honest_work_is_not_suspected(mode, scale):
         return b.launch(lambda u: np.negative(u, out=u), u)
 
     for body in (zoo.suite(np.negative), zoo.suite(np.negative, size=40_000), update):
-        trial = weighed(body, scale, mode)
+        trial = measured(body, scale, mode)
         assert trial.error is None
         assert not told(trial)
         assert Doubt.CLOCKS_DISAGREE not in trial.doubts
@@ -119,19 +119,19 @@ def test_honest_work_is_not_suspected(mode, scale):
 def test_work_that_writes_nothing_is_an_error(scale, monkeypatch):
     """Poison is what is left; without it nobody knows, as there is no reference."""
     body = zoo.suite(zoo.nothing, reference=None)
-    assert "wrote nothing to y" in weighed(body, scale).error
+    assert "wrote nothing to y" in measured(body, scale).error
     off(monkeypatch, Buffers, "check_written", nobody)
-    trial = weighed(body, scale)
+    trial = measured(body, scale)
     assert time_of(trial) < honest(zoo.suite(zoo.negate), scale) / 10
 
 
 def test_work_that_writes_only_part_is_an_error(scale, monkeypatch):
     """The reference has the rest."""
     body = zoo.suite(zoo.part)
-    assert "y is wrong in 128 of 512 elements" in weighed(body, scale).error
+    assert "y is wrong in 128 of 512 elements" in measured(body, scale).error
     off(monkeypatch, Expectation, "_compare", nobody)
     off(monkeypatch, audit, "require_fresh", nobody)
-    assert weighed(body, scale).error is None
+    assert measured(body, scale).error is None
 
 
 def test_work_that_changes_its_input_is_an_error(scale, monkeypatch):
@@ -142,10 +142,10 @@ def test_work_that_changes_its_input_is_an_error(scale, monkeypatch):
         return zoo.suite(work, size=zoo.WIDE, out=1, reference=greatest)
 
     body = liar(zoo.largest)
-    assert "the work changed its input x" in weighed(body, scale).error
+    assert "the work changed its input x" in measured(body, scale).error
     off(monkeypatch, Buffers, "check_inputs", nobody)
     off(monkeypatch, audit, "audit", lambda *_: {})
-    fooled = time_of(weighed(body, scale))
+    fooled = time_of(measured(body, scale))
 
     def sort(x, out):
         out[...] = np.sort(x, kind="stable")[-1:]
@@ -155,13 +155,13 @@ def test_work_that_changes_its_input_is_an_error(scale, monkeypatch):
 
 def test_work_that_is_quick_with_zeros_does_not_get_any(scale, monkeypatch):
     """Unless they are asked for: then they are doubted."""
-    slow = time_of(weighed(zoo.suite(zoo.not_zeros), scale))
+    slow = time_of(measured(zoo.suite(zoo.not_zeros), scale))
     zeros = zoo.suite(zoo.not_zeros, dist="constant")
-    trial = weighed(zeros, scale)
+    trial = measured(zeros, scale)
     assert time_of(trial) < slow / 10
     assert Doubt.COLLAPSED_INPUT in trial.doubts
     off(monkeypatch, one_case.inputs, "is_constant", lambda _: False)
-    assert Doubt.COLLAPSED_INPUT not in weighed(zeros, scale).doubts
+    assert Doubt.COLLAPSED_INPUT not in measured(zeros, scale).doubts
 
 
 @pytest.mark.parametrize("calls", [1, 5, 40, 400])
@@ -169,7 +169,7 @@ def test_work_that_stops_once_it_is_warm_is_an_error(calls, scale, monkeypatch):
     """Whenever it stops: one window of each octave is checked."""
     body = lambda: zoo.suite(zoo.Warmed(calls))  # noqa: E731 # one liar each time
     settings = Settings(precision=1e-9, budget=0.05)
-    error = weighed(body(), scale, settings=settings).error
+    error = measured(body(), scale, settings=settings).error
     # The audit's own launches find it where the machine had time for few windows.
     assert "wrote nothing to y" in error or "had for other data" in error
 
@@ -179,16 +179,16 @@ def test_without_checked_windows_nobody_sees_that_it_stopped(scale, monkeypatch)
     off(monkeypatch, sampler, "draw", lambda _: iter(lambda: False, True))
     off(monkeypatch, audit, "audit", lambda *_: {})
     body = zoo.suite(zoo.Warmed(1))
-    assert time_of(weighed(body, scale)) < honest(zoo.suite(zoo.negate), scale) / 10
+    assert time_of(measured(body, scale)) < honest(zoo.suite(zoo.negate), scale) / 10
 
 
 def test_data_that_is_warm_behind_the_flush_is_doubted(scale, monkeypatch):
     """The work reads it when it is told to be ready; neighbours may disturb a probe."""
     liar = zoo.suite(zoo.Touching(), size=1 << 16)
-    tries = (weighed(liar, scale, "kernel/cold") for _ in range(8))
+    tries = (measured(liar, scale, "kernel/cold") for _ in range(8))
     assert any(Doubt.WRONG_CACHE in trial.doubts for trial in tries)
     off(monkeypatch, audit, "kept_warm", lambda *_: "unknown")
-    assert not told(weighed(liar, scale, "kernel/cold"))
+    assert not told(measured(liar, scale, "kernel/cold"))
 
 
 def read(theirs, cold=1000, cached=200):
@@ -214,30 +214,30 @@ def test_how_warm_data_is_lies_between_cold_and_cached(rounds, share):
 
 def test_work_that_sleeps_is_doubted(scale, monkeypatch):
     """The processor was idle meanwhile."""
-    assert Doubt.IDLE in weighed(zoo.suite(zoo.sleeps), scale).doubts
+    assert Doubt.IDLE in measured(zoo.suite(zoo.sleeps), scale).doubts
     off(monkeypatch, symptoms, "idle", lambda _: False)
-    assert not told(weighed(zoo.suite(zoo.sleeps), scale))
+    assert not told(measured(zoo.suite(zoo.sleeps), scale))
 
 
 def test_work_that_allocates_is_doubted(scale, monkeypatch):
     """As much as C libraries ask the system for each time."""
     body = zoo.suite(zoo.allocates, size=100_000)
-    assert Doubt.ALLOCATES in weighed(body, scale).doubts
-    assert Doubt.ALLOCATES not in weighed(zoo.suite(zoo.allocates), scale).doubts
+    assert Doubt.ALLOCATES in measured(body, scale).doubts
+    assert Doubt.ALLOCATES not in measured(zoo.suite(zoo.allocates), scale).doubts
     off(monkeypatch, audit, "peak_bytes", lambda _: 0)
-    assert not told(weighed(body, scale))
+    assert not told(measured(body, scale))
 
 
 def test_work_that_slows_down_is_doubted(scale, monkeypatch):
     """The last third of its samples is slower than the first."""
     settings = Settings(precision=1e-9, budget=0.05)
     body = lambda: zoo.suite(zoo.Slowing(), size=4000)  # noqa: E731 # one liar each time
-    trial = weighed(body(), scale, settings=settings)
+    trial = measured(body(), scale, settings=settings)
     assert Doubt.DRIFTING in trial.doubts
     times = trial.samples.per_launch()
     assert statistics.median(times[-6:]) > statistics.median(times[:6])
     off(monkeypatch, symptoms, "drifts", lambda _: False)
-    assert Doubt.DRIFTING not in weighed(body(), scale, settings=settings).doubts
+    assert Doubt.DRIFTING not in measured(body(), scale, settings=settings).doubts
 
 
 def test_a_run_asks_once(tmp_path):
@@ -250,10 +250,10 @@ def test_a_run_asks_once(tmp_path):
 
 
 def test_nothing_is_asked_of_work_that_is_not_checked(scale):
-    """`--no-check` weighs and does nothing else."""
+    """`--no-check` measures and does nothing else."""
     settings = Settings(precision=0.05, budget=0.02, check=False)
     assert (
-        "audit" not in weighed(zoo.suite(np.negative), scale, settings=settings).extra
+        "audit" not in measured(zoo.suite(np.negative), scale, settings=settings).extra
     )
 
 

@@ -1,6 +1,6 @@
 """Work that lies about how long it takes, and what is launched on it.
 
-Each liar is a work of one benchmark; `test_zoo` weighs it as it is, and again without
+Each liar is a work of one benchmark; `test_zoo` measures it as it is, and again without
 the one defence that catches it.
 """
 

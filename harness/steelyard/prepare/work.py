@@ -190,7 +190,7 @@ class BuiltOnly:
     def launch(self, count: int = 1) -> None:
         """Refuse: the machine may not have the target."""
         raise BenchmarkError(
-            f"{count} launches of a kernel that is only built, for {self.target}. Weigh "
+            f"{count} launches of a kernel that is only built, for {self.target}. Measure "
             "it in build modes, or launch it with b.launch on a machine that has one."
         )
 

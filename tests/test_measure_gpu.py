@@ -40,7 +40,7 @@ def run(turns, settings=QUICK):
 
 @pytest.fixture(scope="module")
 def outcomes():
-    """Weigh every kind of misbehaviour in one run, by what it does."""
+    """Measure every kind of misbehaviour in one run, by what it does."""
     gpu.context()
     (suite,) = discovery.discover([misbehaving_gpu.__file__])
     cases = select([suite], overrides={"how": list(OUTCOMES)})
@@ -115,7 +115,7 @@ MODES = [
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n", [1, 1000, 4_000_000])
-def test_every_mode_weighs_a_kernel_on_a_gpu(scale, mode, n):
+def test_every_mode_measures_a_kernel_on_a_gpu(scale, mode, n):
     """Checked, with raw samples, frequencies beside kernels, and a ledger of calls."""
     gpu.context()
     prepared = PreparedCase(copied.case({"n": n}), QUICK)
@@ -136,7 +136,7 @@ def test_every_mode_weighs_a_kernel_on_a_gpu(scale, mode, n):
 
 
 @pytest.mark.parametrize("mode", ["kernel/cold", "kernel/warm", *MODES[:4]])
-def test_updates_in_place_are_weighed_and_checked(scale, mode):
+def test_updates_in_place_are_measured_and_checked(scale, mode):
     """However many launches a window has: as many, untimed, leave the same."""
     gpu.context()
     prepared = PreparedCase(scaled.case({"n": 1000}), QUICK)

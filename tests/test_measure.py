@@ -64,7 +64,7 @@ def scale():
     return Instruments(flush_bytes=1 << 20)
 
 
-def weighed(body, mode, scale, settings=QUICK, **turn):
+def measured(body, mode, scale, settings=QUICK, **turn):
     """Return the trial of the one case of a benchmark."""
     case = case_of(body)
     return measure_case(
@@ -110,9 +110,9 @@ def turn(b):
         "latency/warm/64",
     ],
 )
-def test_every_case_can_be_weighed_in_every_mode(body, mode, scale):
+def test_every_case_can_be_measured_in_every_mode(body, mode, scale):
     """Callables, native kernels and updates in place; checked, and with raw samples."""
-    trial = weighed(body, mode, scale, block=2, position=7)
+    trial = measured(body, mode, scale, block=2, position=7)
     assert trial.error is None
     assert (trial.case, trial.mode) == (body.__name__, mode)
     assert (trial.block, trial.position, trial.worker) == (2, 7, os.getpid())
@@ -133,10 +133,10 @@ def test_every_case_can_be_weighed_in_every_mode(body, mode, scale):
 
 def test_a_cold_window_is_one_launch(scale):
     """Behind the flush, whose size is recorded; a warm one is long enough."""
-    trial = weighed(shift, "kernel/cold", scale)
+    trial = measured(shift, "kernel/cold", scale)
     assert set(trial.samples.launches) == {1}
     assert trial.extra["flush_bytes"] == 1 << 20
-    warm = weighed(shift, "kernel/warm", scale)
+    warm = measured(shift, "kernel/warm", scale)
     assert len(set(warm.samples.launches)) == 1
     # The window was found long enough with a third to spare; most still are.
     assert statistics.median(warm.samples.ticks) >= 150 * warm.clock.quantum
@@ -145,19 +145,19 @@ def test_a_cold_window_is_one_launch(scale):
 
 def test_a_ledger_names_where_a_new_output_comes_from(scale):
     """Allocating and first touch are parts only where outputs are new."""
-    before = weighed(negate, "latency/warm", scale).ledger
-    within = weighed(negate, "latency/warm/allocated", scale).ledger
+    before = measured(negate, "latency/warm", scale).ledger
+    within = measured(negate, "latency/warm/allocated", scale).ledger
     assert set(before) == {"submit", "kernel", "untracked"}
     assert set(within) == set(before) | {"allocate", "first_touch"}
-    native = weighed(shift, "latency/warm", scale).ledger
+    native = measured(shift, "latency/warm", scale).ledger
     assert set(native) == {"submit", "kernel", "pack", "synchronise", "untracked"}
 
 
 def test_bytes_are_counted_from_the_buffers(scale):
     """Updates are read and written; what the benchmark states comes first."""
-    assert weighed(negate, "latency/warm", scale).facts["bytes"] == 8000
-    assert weighed(turn, "latency/warm", scale).facts["bytes"] == 8000
-    facts = weighed(shift, "latency/warm", scale).facts
+    assert measured(negate, "latency/warm", scale).facts["bytes"] == 8000
+    assert measured(turn, "latency/warm", scale).facts["bytes"] == 8000
+    facts = measured(shift, "latency/warm", scale).facts
     assert facts == {
         "bytes": 16,
         "items": 1.0,
@@ -189,7 +189,7 @@ def test_work_that_stops_working_once_it_was_checked_is_found_out(mode, scale):
         b.check(np.negative, x)
         return b.launch(Cheat(1), x, out=y)
 
-    trial = weighed(body, mode, scale)
+    trial = measured(body, mode, scale)
     assert (
         trial.error
         == "body: the work wrote nothing to y. Is it the buffer it was given?"
@@ -209,7 +209,7 @@ def test_updates_that_differ_from_launch_to_launch_are_found_out(scale):
         u = b.inout(10, "float64")
         return b.launch(target, u)
 
-    trial = weighed(body, "kernel/warm", scale)
+    trial = measured(body, "kernel/warm", scale)
     assert "timed launches left another u than the same" in trial.error
 
 
@@ -230,8 +230,8 @@ def test_work_that_raises_while_it_is_timed_keeps_its_samples(after, scale):
         y = b.output(10)
         return b.launch(target, x, out=y)
 
-    trial = weighed(body, "latency/warm", scale)
-    assert "the work raised ValueError: worn out (test_weigh.py:" in trial.error
+    trial = measured(body, "latency/warm", scale)
+    assert "the work raised ValueError: worn out (test_measure.py:" in trial.error
     assert os.sched_getaffinity(0) == mask
 
 
@@ -251,7 +251,7 @@ def test_threads_are_started_before_the_caller_is_pinned(scale):
         y = b.output(10)
         return b.launch(target, x, out=y)
 
-    trial = weighed(body, "latency/warm", scale, replace(QUICK, check=False))
+    trial = measured(body, "latency/warm", scale, replace(QUICK, check=False))
     assert trial.error is None
     assert masks == [os.sched_getaffinity(0)]
 
@@ -268,7 +268,7 @@ def test_without_checks_nothing_is_compared_and_that_is_doubted(scale):
         b.check(reference, x)
         return b.launch(lambda *_, **__: None, x, out=y)
 
-    trial = weighed(body, "latency/warm", scale, replace(QUICK, check=False))
+    trial = measured(body, "latency/warm", scale, replace(QUICK, check=False))
     assert trial.error is None
     assert Doubt.UNCHECKED in trial.doubts
 
@@ -281,14 +281,14 @@ def test_inputs_that_collapse_in_place_are_doubted(scale):
         b.check(lambda u: u * 1e-30, u)
         return b.launch(lambda u: np.multiply(u, 1e-30, out=u), u)
 
-    assert Doubt.COLLAPSED_INPUT in weighed(body, "kernel/warm", scale).doubts
-    assert Doubt.COLLAPSED_INPUT not in weighed(body, "kernel/cold", scale).doubts
+    assert Doubt.COLLAPSED_INPUT in measured(body, "kernel/warm", scale).doubts
+    assert Doubt.COLLAPSED_INPUT not in measured(body, "kernel/cold", scale).doubts
 
 
 def test_in_place_arguments_pass_through_the_caches_twice(scale):
     """Restoring them reads their first data, between a launch and the next window."""
-    assert weighed(negate, "kernel/warm", scale).extra["working_set"] == 8000
-    assert weighed(turn, "kernel/warm", scale).extra["working_set"] == 8000
+    assert measured(negate, "kernel/warm", scale).extra["working_set"] == 8000
+    assert measured(turn, "kernel/warm", scale).extra["working_set"] == 8000
 
 
 def test_allocations_are_counted_on_request(scale):
@@ -304,16 +304,16 @@ def test_allocations_are_counted_on_request(scale):
 
         return b.launch(target, out=y)
 
-    trial = weighed(body, "latency/warm", scale, replace(QUICK, allocations=True))
+    trial = measured(body, "latency/warm", scale, replace(QUICK, allocations=True))
     assert trial.extra["allocations"]["peak_bytes"] >= 800_000
     assert trial.extra["allocations"]["kept_bytes"] >= 800_000
-    assert "allocations" not in weighed(negate, "latency/warm", scale).extra
+    assert "allocations" not in measured(negate, "latency/warm", scale).extra
 
 
 @pytest.mark.parametrize("mode", ["build/cold", "build/warm-memory"])
 def test_a_plain_callable_is_not_built(mode, scale):
     """The sentence says what to do about it."""
-    said = weighed(negate, mode, scale).error
+    said = measured(negate, mode, scale).error
     assert said.startswith(f"negate: mode {mode} asks for a build, but negate launches")
     assert "Leave the mode out for it" in said
 
@@ -410,7 +410,7 @@ def test_a_fresh_process_finds_no_cache_and_its_parts_add_up(scale, monkeypatch)
         assert start["interpreter"] + 7 == ticks
 
 
-def test_work_for_another_machine_has_no_launch_to_weigh(scale):
+def test_work_for_another_machine_has_no_launch_to_measure(scale):
     """The sentence names the modes that it has; two of them are its defaults."""
     (case,) = elsewhere.cases()
     assert case.modes() == BUILDS
@@ -425,7 +425,7 @@ def test_work_for_another_machine_has_no_launch_to_weigh(scale):
         prepared.work.launch(2)
 
 
-def test_a_case_that_could_not_be_weighed_has_a_trial_too():
+def test_a_case_that_could_not_be_measured_has_a_trial_too():
     """It says where the case stands."""
     case = case_of(negate)
     trial = failed(case, parse("kernel/cold"), "negate: no", block=1, position=2)
@@ -490,7 +490,7 @@ def test_long_windows_are_not_repeated_to_find_how_many_make_one_long(
 
     monkeypatch.setattr(stream, "window_of", lambda *_: (window, 1))
     monkeypatch.setattr(stream, "other_clock", lambda: now)
-    trial = weighed(negate, "latency/warm", scale, replace(QUICK, check=False))
+    trial = measured(negate, "latency/warm", scale, replace(QUICK, check=False))
     assert trial.error is None
     assert set(trial.samples.launches) == {count}
     assert len(asked) - len(trial.samples) == untimed

@@ -67,12 +67,12 @@ class Rig:
     def launching(self, read):
         """Have windows of a made-up clock launch the work, as real ones do."""
 
-        def launch(weighed, windows, ahead):
+        def launch(measured, windows, ahead):
             def each(place):
                 ahead(place)
-                weighed.launch(1)
+                measured.launch(1)
 
-            return read(weighed, windows, each)
+            return read(measured, windows, each)
 
         return launch
 
@@ -196,9 +196,9 @@ def test_a_graph_is_of_launches_on_a_gpu(monkeypatch):
     made = []
 
     class Graph:
-        def __init__(self, weighed, nodes):
+        def __init__(self, measured, nodes):
             made.append(nodes)
-            self.launch, self.wait = weighed.launch, weighed.wait
+            self.launch, self.wait = measured.launch, measured.wait
 
     monkeypatch.setattr(cuda, "Graph", Graph)
     trial = Rig(monkeypatch, negate).measure("per_launch/warm/graph/16")
