@@ -55,6 +55,27 @@ def update(b):
 
 
 @kernel
+def chain(x, w):
+    y = x @ w
+    return (y - xp.mean(y, axis=-1, keepdims=True)) @ w
+
+
+@benchmark()
+def products(b):
+    x = b.input((24, 48), "float32")
+    w = b.input((48, 48), "float32")
+    y = b.output((24, 48), "float32")
+    b.check(centred, x, w, atol=1e-3)
+    b.mode("kernel/warm")
+    return b.launch(chain, x, w, out=y)
+
+
+def centred(x, w):
+    y = x @ w
+    return (y - y.mean(axis=-1, keepdims=True)) @ w
+
+
+@kernel
 def added(a, y):
     return {"a": a + y}
 
@@ -87,6 +108,7 @@ def project(tmp_path_factory):
     for name, words in {
         "scale": ("scale[n=64]",),
         "update": ("update", "--mode", "kernel/warm,kernel/cold"),
+        "products": ("products",),
         "data": ("scale[n=64]", "--input", f"x=@{folder}/mine.npy"),
     }.items():
         where = ("-o", folder / f"{name}.syc", "--store", folder / "s.db")
@@ -105,7 +127,7 @@ def replay(project, tmp_path, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("name", ["scale", "update", "data"])
+@pytest.mark.parametrize("name", ["scale", "update", "data", "products"])
 def test_a_replay_measures_the_same_code_on_the_same_inputs(name, replay, tmp_path):
     """Checked against the rows that were known; beside the times of then.
 
@@ -342,9 +364,9 @@ def test_instructions_that_this_processor_lacks_are_named(project, tmp_path):
         PreparedCase(case, Settings())
 
 
-def changed(project, tmp_path, edit):
+def changed(project, tmp_path, edit, name="scale"):
     """Write a capsule whose content or members were changed under right digests."""
-    found = capsules.read(project / "scale.syc").capsule
+    found = capsules.read(project / f"{name}.syc").capsule
     content = json.loads(json.dumps(dict(found.manifest)))
     del content["members"]
     members = dict(found.members)
@@ -403,6 +425,33 @@ def test_what_does_not_belong_together_is_refused_by_name(
     """Under digests that are right: nobody but its maker vouches for a capsule."""
     with pytest.raises(SteelyardError, match=re.escape(says)):
         capsules.read(changed(project, tmp_path, edit))
+
+
+def test_a_capsule_of_several_launches_has_each_with_its_code(project, tmp_path):
+    """In order, with the memory between; no other code, and no place behind an array."""
+    manifest = capsules.read(project / "products.syc").capsule.manifest
+    launches = manifest["launch"]["launches"]
+    assert manifest["launch"]["facts"]["schedule"] == f"{len(launches)} launches"
+    (between,) = [one for one in manifest["arrays"] if one["handle"] is None]
+    assert between["name"] == ".workspace"
+    with zipfile.ZipFile(project / "products.syc") as box:
+        assert json.loads(box.read("manifest.json"))["format"] == 2
+    place, slot = next(
+        (place, slot)
+        for place, slot in enumerate(launches[0]["slots"])
+        if slot[1] == ".workspace"
+    )
+    beyond = [*slot[:2], between["bytes"] + 1]
+    for path, to, says in (
+        ((0, "slots", place), beyond, "takes .workspace, which is no array"),
+        ((1, "code"), [0, 1], "no object file"),
+        ((1, "code"), launches[0]["code"], "not facts.code_hash"),
+        ((1, "threads"), 3, "threads"),
+        ((), [], "it has 0 launches on cpu"),
+    ):
+        edit = set_("launch", "launches", *path, to=to)
+        with pytest.raises(SteelyardError, match=re.escape(says)):
+            capsules.read(changed(project, tmp_path, edit, "products"))
 
 
 def test_an_archive_that_promises_too_much_is_not_unpacked(project, tmp_path):

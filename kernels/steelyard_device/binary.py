@@ -9,10 +9,13 @@ Keys of a head::
     facts    what the code's maker says of it
     threads  on a CPU: how many run a launch; 0: the whole pool
     grid, block, shared    on a GPU: extents, and dynamic bytes of a block
+    launches    of several kernels in place of entry, slots and threads: each one's, with
+             where in the image its own code begins and how long it is, as ``code``
+    workspace   bytes of the array ``.workspace``, where values lie between these
     call, lines            on a CPU: of which arrays, and whether they begin on cache lines
 
-A slot of kind ``input`` or ``output`` takes the address of the array ``name``, one of
-kind ``tensor`` what bulk copies have to know of it (``word``: the arguments of
+A slot of kind ``input`` or ``output`` takes the address of the array ``name`` and
+``word`` bytes, one of kind ``tensor`` what bulk copies have to know of it (``word``: the arguments of
 `cuda.tensors.encoded` by name), one of kind ``bytes`` a structure in hexadecimal, one of
 kind ``addresses`` such a structure with addresses in it (``{"bytes": hexadecimal, "at":
 [[byte of the structure, array, byte of the array], ...]}``), and one of any other kind its
@@ -55,12 +58,24 @@ def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
     return told, image
 
 
+def launches(head: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return what is launched one after another: the head's own launch, or each of several."""
+    found: Sequence[Mapping[str, Any]] = head.get("launches", [head])
+    return found
+
+
+def code_of(launch: Mapping[str, Any], image: bytes) -> bytes:
+    """Return the part of an image that is a launch's code."""
+    first, size = launch.get("code", (0, len(image)))
+    return image[first : first + size]
+
+
 def words(slots: Slots, addresses: Mapping[str, int]) -> list[int | bytes]:
     """Return what the slots get of arrays at these addresses, but for tensors: 0."""
     found: list[int | bytes] = []
     for kind, name, word in slots:
         if kind in ADDRESSED:
-            found.append(addresses[name])
+            found.append(addresses[name] + word)
         elif kind == "bytes":
             found.append(bytes.fromhex(word))
         elif kind == "addresses":

@@ -6,10 +6,10 @@ is shared out, so that each begins when the one before it is done.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
-from steelyard_device import cpu, llvm
+from steelyard_device import binary, cpu, llvm
 from steelyard_device.threads import Once
 
 FIELDS = 4
@@ -80,6 +80,23 @@ def table(parts: Sequence[Part]) -> list[int]:
     return words
 
 
+def of_head(
+    head: Mapping[str, Any], image: bytes, addresses: Mapping[str, int]
+) -> tuple[list[Part], list[int]]:
+    """Load the code of a binary's head (`binary`); return its parts and all their slots."""
+    loaded: dict[tuple[bytes, str], cpu.Function] = {}
+    parts, slots = [], []
+    for each in binary.launches(head):
+        place = binary.code_of(each, image), each["entry"]
+        if place not in loaded:
+            loaded[place] = cpu.load(*place)
+        own = binary.words(each["slots"], addresses)
+        slots += [word for word in own if isinstance(word, int)]
+        threads = each.get("threads") or cpu.pool_size()
+        parts.append((loaded[place], len(own), threads))
+    return parts, slots
+
+
 class Series(cpu.Launch):
     """Functions with their packed arguments, run one after another as one launch.
 
@@ -92,6 +109,10 @@ class Series(cpu.Launch):
     def __init__(self, parts: Sequence[Part], slots: Sequence[int]) -> None:
         super().__init__(function(), [*table(parts), *slots], 1)
         self._widest = max(threads for _, _, threads in parts)
+
+    def facts(self) -> dict[str, object]:
+        """Say how it is launched: on as many threads as the widest of its kernels."""
+        return {"threads": self._widest}
 
     def ready(self) -> None:
         """Wake the pool, if a kernel is shared out, so that it is found spinning."""

@@ -31,7 +31,7 @@ from steelyard_kernels.building.programs import build
 from steelyard_kernels.calling import bind as binding
 from steelyard_kernels.calling.bind import Array, Outputs, Result
 from steelyard_kernels.calling.convention import Convention, convention_of
-from steelyard_kernels.calling.cpu_bind import CpuKernel, ExportedKernel, launch_of
+from steelyard_kernels.calling.cpu_bind import CpuKernel, launch_of
 from steelyard_kernels.calling.dispatching import LINE, Recent
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
@@ -200,8 +200,7 @@ class KernelFunction:
                 *arrays, schedule=schedule, cache=cache, aligned=convention.aligned
             )
 
-        kind = CpuKernel if convention.built.parts else ExportedKernel
-        return kind(convention, every, slots, rebuild)
+        return CpuKernel(convention, every, slots, rebuild)
 
     def _called(self, *arrays: Array, out: Outputs = None, **scalars: float) -> Result:
         """Run once: what becomes of calls that native code does not recognise."""

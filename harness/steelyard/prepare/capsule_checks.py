@@ -26,6 +26,9 @@ from steelyard_device.errors import DeviceError
 MOST: Final = 200
 """Handles, arrays and slots."""
 
+LAUNCHES: Final = 5000
+"""Of a program: 12 layers of BERT-base have 132."""
+
 LONGEST: Final = 2**46
 """Bytes of a buffer: more than any memory has."""
 
@@ -104,16 +107,26 @@ def _require_handles(manifest: Manifest) -> None:
 
 def _require_launch(manifest: Manifest) -> None:
     """Refuse a launch without what its device needs, or with slots that get nothing."""
-    launch = manifest["launch"]
-    if not 0 < len(launch["slots"]) <= MOST:
-        raise Malformed(f"a launch has {len(launch['slots'])} slots")
-    needed = {"threads"} if manifest["device"] == "cpu" else {"grid", "block", "shared"}
-    if needed - launch.keys():
-        raise Malformed(f"a launch on {manifest['device']} has no {min(needed)}")
+    several, device = "launches" in manifest["launch"], manifest["device"]
+    every = binary.launches(manifest["launch"])
+    if not 0 < len(every) <= LAUNCHES or (several and device != "cpu"):
+        raise Malformed(f"it has {len(every)} launches on {device}")
+    needed = {"threads"} if device == "cpu" else {"grid", "block", "shared"}
+    for launch in every:
+        if (needed | {"entry", "slots"}) - launch.keys():
+            raise Malformed(f"a launch on {device} has no {min(needed)}, or no entry")
+        _require_slots(launch["slots"], manifest)
+
+
+def _require_slots(slots: binary.Slots, manifest: Manifest) -> None:
+    if not 0 < len(slots) <= MOST:
+        raise Malformed(f"a launch has {len(slots)} slots")
     sizes = {array["name"]: array["bytes"] for array in manifest["arrays"]}
-    for number, (kind, name, word) in enumerate(launch["slots"]):
+    for number, (kind, name, word) in enumerate(slots):
         _require_slot(f"slot {number}", kind, word, manifest["device"])
-        taken = [(name, 0)] if kind == "tensor" or kind in binary.ADDRESSED else []
+        taken = [(name, 0)] if kind == "tensor" else []
+        if kind in binary.ADDRESSED:
+            taken = [(name, word)]
         if kind == "addresses":
             taken = [(array, shift) for _, array, shift in word["at"]]
         for array, shift in taken:
@@ -203,7 +216,15 @@ def _require_code(manifest: Manifest, code: bytes) -> None:
     The hash is made as the code's maker made it: of a cubin that of the entry's
     instructions, of object code that of its bytes. Gates go by it.
     """
-    entry, facts = manifest["launch"]["entry"], manifest["launch"]["facts"]
+    launch, facts = manifest["launch"], manifest["launch"]["facts"]
+    if "launches" in launch:
+        parts = launch["launches"]
+        made = [_object_hash(binary.code_of(e, code), e["entry"]) for e in parts]
+        _require_hash(
+            facts, blake2b("".join(made).encode(), digest_size=16).hexdigest()
+        )
+        return
+    entry = launch.get("entry", "")
     if manifest["device"] == "cuda":
         try:
             entries = cubin.read(code)
@@ -213,13 +234,18 @@ def _require_code(manifest: Manifest, code: bytes) -> None:
             raise Malformed(f"its cubin has no kernel {entry}")
         _require_hash(facts, entries[entry].code_hash)
         return
+    _require_hash(facts, _object_hash(code, entry))
+
+
+def _object_hash(code: bytes, entry: str) -> str:
+    """Return the hash of object code that has an entry."""
     machine = int.from_bytes(code[18:20], "little")
     relocatable = code[16:18] == b"\1\0"
     if not (code.startswith(b"\x7fELF\2\1") and relocatable and machine in MACHINES):
         raise Malformed("its code is no object file of a processor that we know")
     if entry.encode() + b"\0" not in code:
         raise Malformed(f"its code has no {entry}")
-    _require_hash(facts, blake2b(code, digest_size=16).hexdigest())
+    return blake2b(code, digest_size=16).hexdigest()
 
 
 def _require_hash(facts: Mapping[str, Any], made: str) -> None:

@@ -38,12 +38,22 @@ class Array(TypedDict):
     bytes: Bytes
 
 
-class Launch(TypedDict):
-    """The head of the binary."""
+class One(TypedDict):
+    """One of several launches on a CPU; its code begins and is as long as ``code`` says."""
 
     entry: Symbol
     slots: list[tuple[Name, Text, Any]]
+    threads: Annotated[int, Within(0, 1)]
+    code: tuple[Bytes, Bytes]
+
+
+class Launch(TypedDict):
+    """The head of the binary: of one launch with its entry and slots, or of several."""
+
     facts: dict[str, Any]
+    entry: NotRequired[Symbol]
+    slots: NotRequired[list[tuple[Name, Text, Any]]]
+    launches: NotRequired[list[One]]
     threads: NotRequired[Annotated[int, Within(0, 1)]]
     grid: NotRequired[Extents]
     block: NotRequired[Extents]

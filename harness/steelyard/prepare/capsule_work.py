@@ -24,7 +24,7 @@ from steelyard.prepare import answers, capsules
 from steelyard.prepare.capsule_types import Launch, Manifest
 from steelyard.prepare.capsules import SUFFIX, Capsule
 from steelyard.prepare.cubins import CubinWork, Extents
-from steelyard_device import binary, cpu, cuda, llvm, memory
+from steelyard_device import binary, cpu, cuda, llvm, memory, series
 from steelyard_device.cuda import tensors
 
 ROWS = "rows.npz"
@@ -180,7 +180,7 @@ class SealedKernel:
 
     capsule: Capsule
 
-    def bind(self, *args: Any) -> SealedLaunch | SealedCubin:
+    def bind(self, *args: Any) -> SealedLaunch | SealedSeries | SealedCubin:
         """Load the code and pack the launch for these arrays.
 
         Raises:
@@ -196,10 +196,10 @@ class SealedKernel:
             one = next(given) if array["handle"] else _room(array["bytes"], context)
             kept.append(one)
             addresses[array["name"]] = one.address if on_gpu else one.ctypes.data
-        words = binary.words(launch["slots"], addresses)
         if context is None:
-            return self._on_cpu(words, kept)
-        for place, (kind, name, word) in enumerate(launch["slots"]):
+            return self._on_cpu(addresses, kept)
+        words = binary.words(launch.get("slots", ()), addresses)
+        for place, (kind, name, word) in enumerate(launch.get("slots", ())):
             if kind == "tensor":
                 words[place] = tensors.encoded(context.handle, addresses[name], **word)
         return self._on_gpu(context, words, kept)
@@ -209,8 +209,8 @@ class SealedKernel:
         self.bind(*args).launch()
 
     def _on_cpu(
-        self, words: Sequence[int | bytes], kept: Sequence[Any]
-    ) -> SealedLaunch:
+        self, addresses: Mapping[str, int], kept: Sequence[Any]
+    ) -> SealedLaunch | SealedSeries:
         manifest, launch = self.capsule.manifest, self.capsule.manifest["launch"]
         lacks = capsules.lacking(manifest, llvm.host().features)
         if lacks:
@@ -218,9 +218,13 @@ class SealedKernel:
                 f"{manifest['case']}: its code was made for a processor with "
                 f"{', '.join(lacks)}, which this one lacks. Replay it on such a machine."
             )
-        function = cpu.load(self.capsule.members[capsules.CODE], launch["entry"])
-        slots = [word for word in words if isinstance(word, int)]
-        threads = launch.get("threads") or cpu.pool_size()
+        code = self.capsule.members[capsules.CODE]
+        parts, slots = series.of_head(launch, code, addresses)
+        if "launches" in launch:
+            several = SealedSeries(parts, slots)
+            several.head, several.kept = launch, kept
+            return several
+        ((function, _, threads),) = parts
         made = SealedLaunch(function, slots, threads, claims=True)
         made.head, made.kept = launch, kept
         return made
@@ -234,7 +238,7 @@ class SealedKernel:
         launch = self.capsule.manifest["launch"]
         module = cuda.load(context, self.capsule.members[capsules.CODE])
         made = SealedCubin(
-            module.function(launch["entry"]),
+            module.function(launch.get("entry", "")),
             words,
             grid=_extents(launch.get("grid", 1)),
             block=_extents(launch.get("block", 1)),
@@ -253,6 +257,18 @@ class SealedLaunch(cpu.Launch):
 
     def facts(self) -> dict[str, Any]:
         """Return what the code's maker said, and on how many threads it runs here."""
+        return {**self.head["facts"], **super().facts()}
+
+
+class SealedSeries(series.Series):
+    """Several launches on this machine's cores, with the facts of where they were made."""
+
+    head: Launch
+    kept: Sequence[Any]
+    """Arrays, alive as long as they may be written to."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the code's maker said, and on how many threads they run here."""
         return {**self.head["facts"], **super().facts()}
 
 

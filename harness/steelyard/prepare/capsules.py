@@ -2,7 +2,8 @@
 
 A capsule is a zip archive (PKWARE's APPNOTE, stored or deflated) of these members::
 
-    manifest.json   {"steelyard": "capsule", "format": 1, "digest": ..., "content": ...}
+    manifest.json   {"steelyard": "capsule", "format": 1 (2 of several launches),
+                    "digest": ..., "content": ...}
     code            object code (CPU) or a cubin (GPU), with ``entry`` in it
     run.json        the run that measured it, as `steelyard export` writes one: machine,
                     settings, and the raw ticks, facts and doubts of each trial
@@ -41,7 +42,7 @@ from steelyard_device import install
 
 SUFFIX: Final = ".syc"
 KIND: Final = "capsule"
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Raised when a key changes meaning; a newer file is refused, never guessed at."""
 
 LARGEST: Final = 1 << 30
@@ -97,7 +98,7 @@ def write(content: Mapping[str, Any], members: Mapping[str, bytes]) -> bytes:
     """
     about = {name: _member(body) for name, body in members.items()}
     whole = {**content, "members": about}
-    head = {"steelyard": KIND, "format": FORMAT, "digest": digest(whole)}
+    head = {"steelyard": KIND, "format": _format(whole), "digest": digest(whole)}
     manifest = json.dumps(head | {"content": whole}, indent=1).encode()
     room = io.BytesIO()
     with zipfile.ZipFile(room, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as box:
@@ -123,6 +124,11 @@ def read(data: bytes) -> Capsule:
             "Make or fetch it again."
         ) from error
     return Capsule(manifest, members, blake2b(data, digest_size=16).hexdigest(), data)
+
+
+def _format(content: Mapping[str, Any]) -> int:
+    """Return the oldest format that says as much: 2 has several launches."""
+    return FORMAT if "launches" in content["launch"] else 1
 
 
 def _members(data: bytes) -> dict[str, bytes]:
@@ -162,9 +168,9 @@ def _manifest(body: bytes) -> Manifest:
     if not isinstance(document, dict) or document.get("steelyard") != KIND:
         raise Malformed(f"{MANIFEST} says nothing of a capsule")
     version = document.get("format")
-    if version != FORMAT or isinstance(version, bool | float):
+    if version not in {1, FORMAT} or isinstance(version, bool | float):
         raise SteelyardError(
-            f"this capsule has format {version!a:.40}, this steelyard reads {FORMAT}; "
+            f"this capsule has format {version!a:.40}, this steelyard reads 1 and {FORMAT}; "
             f"upgrade with {install.upgrade()}."
         )
     content = document.get("content")

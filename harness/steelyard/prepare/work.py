@@ -88,9 +88,12 @@ def launch_hash(bound: Work) -> str | None:
         head, _ = binary.unpack(bound.binary())
     else:
         return None
-    on_cpu = ("threads", "entry") if "threads" in head else ()
-    names = ("slots", "grid", "block", "shared", *on_cpu)
-    return digest({name: head[name] for name in names if name in head})
+    found = []
+    for each in binary.launches(head):
+        on_cpu = ("threads", "entry") if "threads" in each else ()
+        names = ("slots", "grid", "block", "shared", *on_cpu)
+        found.append({name: each[name] for name in names if name in each})
+    return digest(found if "launches" in head else found[0])
 
 
 @runtime_checkable

@@ -54,8 +54,15 @@ def record(prepared: PreparedCase, settings: Settings, folder: Path) -> dict[str
     """
     bound, case = inject.bare(prepared.work), prepared.case
     if not isinstance(bound, Recordable):
+        several = len(bound.facts().get("launches", ()))
+        if several:
+            raise BenchmarkError(
+                f"{case.id} is {several} launches on a GPU, of which a capsule holds one "
+                "yet; make one of it on a CPU, or of one launch of a running program by "
+                "`steelyard attach --capture KERNEL`."
+            )
         raise BenchmarkError(
-            f"{case.id} calls Python, and a capsule holds the machine code of one launch. "
+            f"{case.id} calls Python, and a capsule holds machine code and its launch. "
             "Choose a case of a compiled kernel or of a work.Cubin."
         )
     head, image = binary.unpack(bound.binary())
@@ -81,7 +88,10 @@ def record(prepared: PreparedCase, settings: Settings, folder: Path) -> dict[str
     }
 
 
-KEPT: Final = ("entry", "slots", "facts", "threads", "grid", "block", "shared")
+KEPT: Final = (
+    *("entry", "slots", "facts", "threads", "grid", "block", "shared"),
+    "launches",
+)
 """What a capsule keeps of a binary's head."""
 
 

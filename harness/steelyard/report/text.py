@@ -93,13 +93,19 @@ def capsule(found: Capsule) -> list[str]:
         for name, value in launch.items()
         if name in {"threads", "grid", "block", "shared"}
     )
+    several = launch.get("launches")
+    entries = (
+        f"{len(several)} launches"
+        if several
+        else f"entry {launch.get('entry')}; {shape}"
+    )
     what = (
         f"capsule of {manifest['case']}: {units.size(code)} of code for {target}, "
         f"{units.size(found.nbytes)} of buffers, {checked} {names}"
     )
     return [
         what,
-        f"entry {launch['entry']}; {shape}; seed {manifest['seed']}",
+        f"{entries}; seed {manifest['seed']}",
         *_tolerances(manifest["check"]),
     ]
 

@@ -58,10 +58,6 @@ class CpuKernel(BoundKernel):
         """Return what is known of the work without running it."""
         return {**super().facts(), "threads": self.threads}
 
-
-class ExportedKernel(CpuKernel):
-    """A kernel of one launch, whose machine code other processes can launch."""
-
     def binary(self) -> bytes:
         """Return the machine code, its call and its facts, for another process."""
         from steelyard_kernels.calling import foreign
@@ -75,4 +71,4 @@ class ExportedKernel(CpuKernel):
         """
         from steelyard_kernels.calling import foreign
 
-        return foreign.launchable(binary, self._convention, self.arrays, self._slots)
+        return foreign.launchable(binary, self._convention, self.arrays)

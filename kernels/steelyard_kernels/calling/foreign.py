@@ -12,13 +12,17 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
-from steelyard_device import binary, cpu
+from steelyard_device import binary, cpu, memory, series
 from steelyard_device.binary import ADDRESSED
 from steelyard_device.memory import LINE
+from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.calling.convention import Convention
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.plan.launches import WORKSPACE
+from steelyard_kernels.schedule.parameters import Slot
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 
@@ -48,23 +52,47 @@ def packed(
 ) -> bytes:
     """Return a build's binary as bytes, with all that a launch has to know of it."""
     built = convention.built
-    head = {
+    head: dict[str, Any] = {
         "call": _call(convention, arrays),
         "lines": convention.streams and convention.aligned,
+        "facts": facts,
+    }
+    if built.plan is None:
+        head |= _launch(built, built.slots, words)
+        return binary.pack(head, built.code.image)
+    image, places, first = b"", dict[bytes, int](), 0
+    head |= {"launches": [], "workspace": built.plan.size}
+    for part in built.parts:
+        own, code = slice(first, first + len(part.slots)), part.code.image
+        if code not in places:
+            places[code] = len(image)
+            image += code
+        launch = _launch(part, built.slots[own], words[own])
+        head["launches"].append({**launch, "code": [places[code], len(code)]})
+        first += len(part.slots)
+    return binary.pack(head, image)
+
+
+def _launch(
+    built: Artifact, slots: Sequence[Slot], words: Sequence[int]
+) -> dict[str, Any]:
+    """Return what is to be known of one launch; an address is its reader's to know."""
+    return {
         "slots": [
-            [slot.kind, slot.name, 0 if slot.kind in ADDRESSED else word]
-            for slot, word in zip(built.slots, words, strict=True)
+            [slot.kind, slot.name, word if slot.kind not in ADDRESSED else _shift(slot)]
+            for slot, word in zip(slots, words, strict=True)
         ],
         "entry": built.code.entry,
         "threads": built.threads,
-        "facts": facts,
     }
-    return binary.pack(head, built.code.image)
 
 
-def launchable(
-    data: bytes, convention: Convention, arrays: Arrays, words: Sequence[int]
-) -> ForeignKernel:
+def _shift(slot: Slot) -> int:
+    """Return how far behind its array's first byte a slot's address is."""
+    return slot.index if slot.name == WORKSPACE else 0
+
+
+def launchable(data: bytes, convention: Convention, arrays: Arrays) -> ForeignKernel:
     """Return a launch of a packed binary on the arrays of a bound kernel.
 
     Numbers are those that the other build was bound with.
@@ -80,28 +108,25 @@ def launchable(
         raise _unlike(name, f"is called on {head['call']}, this one on {expected}")
     if head["lines"]:
         _require_lines(convention, arrays)
-    own = {
-        (slot.kind, slot.name): word
-        for slot, word in zip(convention.built.slots, words, strict=True)
-        if slot.kind in ADDRESSED
-    }
-    for kind, argument, _ in head["slots"]:
-        if kind in ADDRESSED and (kind, argument) not in own:
-            raise _unlike(name, f"takes {kind} {argument}, this one takes none")
-    values = [  # an address is of this process alone
-        own.get((kind, argument), word or 0) for kind, argument, word in head["slots"]
-    ]
-    function = cpu.load(image, head["entry"])
-    threads = head["threads"] or cpu.pool_size()
-    launch = cpu.Launch(function, values, threads, claims=True)
-    return ForeignKernel(launch, head["facts"], arrays, threads)
+    addresses = {each: array.ctypes.data for each, array in arrays.items()}
+    room = memory.empty((head.get("workspace", 0),), np.uint8)
+    addresses[WORKSPACE] = room.ctypes.data  # its own: it may need more
+    parts, slots = series.of_head(head, image, addresses)
+    if "launches" in head:
+        launch: cpu.Launch = series.Series(parts, slots)
+    else:
+        ((function, _, threads),) = parts
+        launch = cpu.Launch(function, slots, threads, claims=True)
+    widest = max(threads for _, _, threads in parts)
+    return ForeignKernel(launch, head["facts"], {**arrays, WORKSPACE: room}, widest)
 
 
 def _call(convention: Convention, arrays: Arrays) -> dict[str, Any]:
     """Return which memory a launch may touch, as both builds must see it."""
     outputs = convention.built.program.outputs
+    given = {name: array for name, array in arrays.items() if name != WORKSPACE}
     return {
-        "arrays": {name: [str(a.dtype), a.shape] for name, a in arrays.items()},
+        "arrays": {name: [str(a.dtype), a.shape] for name, a in given.items()},
         "outputs": [[output.name, output.updates] for output in outputs],
     }
 

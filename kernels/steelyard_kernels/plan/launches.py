@@ -16,7 +16,7 @@ from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.structure import described, structure
 from steelyard_kernels.schedule.parameters import Slot
 
-WORKSPACE: Final = "(workspace)"
+WORKSPACE: Final = ".workspace"
 """The array that has all buffers; no parameter has such a name."""
 
 Home: TypeAlias = str | int
