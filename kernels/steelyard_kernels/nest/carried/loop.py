@@ -56,7 +56,7 @@ class LoopEmitter:
         else:
             stop = b.cast(w.tensor(loop.length).vectors[0], b.index.dtype)
         state = tuple([x for node in loop.inits for x in self._flat(w.tensor(node))])
-        self._splat_free()
+        self._spill_free()
         if loop.condition is not None:
             goes = self._goes_on(state, b.number(0))
             state = (*state, goes)
@@ -69,22 +69,14 @@ class LoopEmitter:
             state = self._iterations(b.number(0), stop, state)
         return self._joined(state)
 
-    def _splat_free(self) -> None:
-        """Spread what iterations read as vectors before them, and not in each."""
-        w, part = self.w, self.outline.each
-        if w.target == "cuda" or w.lanes.width == 1:
-            return  # a scalar is in every lane as it is
-        outer = {node.number for node in self.loop.free}
-        for node in part.nodes:
+    def _spill_free(self) -> None:
+        """Emit before all iterations what products walk of outer matrices in memory."""
+        w, outer = self.w, {node.number for node in self.loop.free}
+        for node in self.outline.each.nodes:
             if isinstance(node, Dot) and node.b.number in outer:
                 matrix = w.tensor(node.b)
                 if node.dtype not in HALVES and w.walks_memory(_ROW, matrix):
                     w.spilled(matrix, w.lanes.width)
-            if prod(node.shape) > 1:
-                for arg in part.reads(node):
-                    value = w.env.get(arg.number) if arg.number in outer else None
-                    if isinstance(value, Tensor) and value.same:
-                        w.spread(value.vectors[0], self.lanes.width)
 
     def _blocks(self, stop: Operand, state: State) -> State:
         """Emit blocks of `span` iterations, behind what is computed ahead for them."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.expr import Shape
-from steelyard_kernels.ir.builder import Builder, const
+from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.nest.carried.lanes import Lanes, tree
 from steelyard_kernels.nest.carried.layout import Vector, layout, numbered, places
@@ -209,10 +209,8 @@ class Registers:
 
     def _of_one(self, op: str, value: Operand, extent: int) -> Operand:
         """Emit the reduction of one value, taken so many times."""
-        if op in {"maximum", "minimum"} or extent == 1:
+        if extent == 1:
             return value
-        if op == "add":
-            return self.let("multiply", value, const(extent, value.type.dtype))
         half = self._of_one(op, value, extent // 2)
         whole = self.let(op, half, half)
         return self.let(op, whole, value) if extent % 2 else whole
