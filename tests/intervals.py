@@ -281,12 +281,31 @@ def running(op, value, axis, *, back=False):
     """Return running totals along an axis: each is a reduction of the first ones."""
     turn = (lambda x: np.flip(x, -1)) if back else (lambda x: x)
     flat = value.each(lambda x: turn(np.moveaxis(x, axis, -1)))
-    every = [
-        reduce(op, flat.each(lambda x, n=n: x[..., : n + 1]), keepdims=False)
-        for n in range(flat.shape[-1])
-    ]
-    found = stacked(every, flat)
-    return found.each(lambda x: np.moveaxis(turn(np.moveaxis(x, 0, -1)), -1, axis))
+    if op == "sum" and value.dtype in FLOATS:
+        with np.errstate(all="ignore"):
+            found = _totals(flat)
+    else:
+        parts = [
+            flat.each(lambda x, n=n: x[..., :n]) for n in range(1, flat.shape[-1] + 1)
+        ]
+        found = stacked([reduce(op, part, keepdims=False) for part in parts], flat)
+        found = found.each(lambda x: np.moveaxis(x, 0, -1))
+    return found.each(lambda x: np.moveaxis(turn(x), -1, axis))
+
+
+def _totals(value):
+    """Return the sums of the first ones, each as `_added` has it."""
+    unit, largest, least = FLOATS[_accumulated(value.dtype)]
+    middle, radius = (value.lo + value.hi) / 2, (value.hi - value.lo) / 2
+    size = np.abs(middle) + radius
+    total, error, sizes = (np.cumsum(x, -1) for x in (middle, radius, size))
+    count = np.arange(1, value.shape[-1] + 1).astype(Wide)
+    slack = (count + 2) * unit * sizes + count * least
+    wild = np.logical_or.accumulate(value.wild, -1)
+    lost = np.logical_or.accumulate(np.isnan(value.lo), -1) & ~wild
+    wild = wild | (~lost & ~(sizes < largest / 4))
+    sides = [total - error - slack, total + error + slack]
+    return _rounded(value.dtype, sides, wild, lost, 2)
 
 
 def _product(value, axis, wild):

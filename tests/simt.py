@@ -10,6 +10,8 @@ barriers, or by two blocks, one of them writing.
 
 from __future__ import annotations
 
+from functools import cache, partial
+
 import numpy as np
 
 from steelyard_kernels import dtypes
@@ -38,7 +40,7 @@ def run(kernel, arguments, grid, *, seed=0):
 
     `arguments` maps parameters' names to contiguous arrays and numbers.
     """
-    arrays, scalars, watches = {}, {}, {}
+    arrays, scalars, watches, kept = {}, {}, {}, {}
     for parameter in kernel.parameters:
         value = arguments[parameter.name]
         if isinstance(parameter, Buffer):
@@ -49,7 +51,8 @@ def run(kernel, arguments, grid, *, seed=0):
             scalars[parameter.name] = _uniform(value, parameter.type)
     with np.errstate(all="ignore"):  # the IEEE result is the answer
         for block in np.random.default_rng(seed).permutation(grid):
-            _Block(kernel.threads, int(block), arrays, scalars, watches).run(kernel)
+            shared = arrays, scalars, watches, kept
+            _Block(kernel.threads, int(block), *shared).run(kernel)
 
 
 def launch(program, lowered, arrays, scalars=None, *, aligned=True):
@@ -104,46 +107,55 @@ def _uniform(value, type_):
 
 
 class Watch:
-    """Who has written and read each element: an agent's number, NONE or MANY."""
+    """Who has written and read each element since the last barrier, or many have.
 
-    NONE, MANY = -1, -2
+    An agent's number counts from where the time since that barrier begins: what is
+    below is forgotten, and no memory is walked for it.
+    """
+
+    MANY = SPAN = 1 << 32
 
     def __init__(self, extent):
-        self.writer = np.full(extent, self.NONE)
-        self.reader = np.full(extent, self.NONE)
+        self.since = 1
+        self.writer = np.zeros(extent, np.int64)
+        self.reader = np.zeros(extent, np.int64)
 
     def forget(self):
         """Begin anew: a barrier orders what was before it."""
-        self.writer[:] = self.NONE
-        self.reader[:] = self.NONE
+        self.since += 2 * self.SPAN
 
     def read(self, at, agent):
         """Note reads; say whether they are free of races."""
+        agent = agent + self.since
         clean = self._only(self.writer, at, agent)
         self._note(self.reader, at, agent)
         return clean
 
     def write(self, at, agent):
         """Note writes; say whether they are free of races."""
+        agent = agent + self.since
         clean = self._only(self.writer, at, agent)
         clean &= self._only(self.reader, at, agent)
         self._note(self.writer, at, agent)
         return clean and self._only(self.writer, at, agent)
 
     def _only(self, owner, at, agent):
-        return bool(((owner[at] == self.NONE) | (owner[at] == agent)).all())
+        held = owner[at]
+        return bool(((held < self.since) | (held == agent)).all())
 
     def _note(self, owner, at, agent):
-        others = at[(owner[at] != self.NONE) & (owner[at] != agent)]
+        held = owner[at]
+        others = at[(held >= self.since) & (held != agent)]
         owner[at] = agent
-        owner[at[owner[at] != agent]] = self.MANY  # several in this statement
-        owner[others] = self.MANY
+        owner[at[owner[at] != agent]] = self.since + self.MANY  # in this statement
+        owner[others] = self.since + self.MANY
 
 
 class _Block:
     """One block: its values, memories and who of its threads is active."""
 
-    def __init__(self, threads, block, arrays, scalars, across):
+    def __init__(self, threads, block, *shared):
+        arrays, scalars, across, self.kept = shared  # with all blocks
         self.threads = threads
         self.block = block
         self.memory = dict(arrays)
@@ -170,33 +182,24 @@ class _Block:
 
     def value(self, operand):
         """Return an operand's array."""
-        if isinstance(operand, Const):
-            return _uniform(operand.value, operand.type)
-        return self.env[operand.name]
+        if type(operand) is not Const:
+            return self.env[operand.name]
+        return self.known(operand, lambda const: _uniform(const.value, const.type))
+
+    def known(self, node, make):
+        """Return what a node has in all blocks, made when it is first asked for."""
+        found = self.kept.get(id(node))
+        if found is None:
+            found = self.kept[id(node)] = make(node)
+        return found
 
     def let(self, node):
         """Compute a value; what depends on the thread's place comes first."""
-        args = [self.value(arg) for arg in node.args]
-        type_ = node.var.type
-        if node.op == "thread":
-            result = np.arange(self.threads)[:, None]
-        elif node.op == "block":
-            result = np.full((1, 1), self.block)
-        elif node.op in {"shuffle_xor", "shuffle_down", "shuffle"}:
-            result = self.shuffle(node, *args)
-        elif node.op in {"any_warp", "any_block"}:
-            result = self.vote(node, args[0])
-        elif node.op == "extract":
-            lane = int(node.args[1].value)
-            result = args[0][:, lane : lane + 1]
-        elif node.op == "exp2_approx":
-            result = np.exp2(args[0])
-        elif node.op == "cast":
-            result = dtypes.rounded(args[0], type_.dtype)
-        elif node.op == "bitcast":
-            result = np.ascontiguousarray(args[0]).view(type_.dtype.numpy)
+        args, op, type_ = [self.value(arg) for arg in node.args], node.op, node.var.type
+        if op in OWN:
+            result = OWN[op](self, node, *args)
         else:
-            result = _apply(node.op, args, node.args, type_)
+            result = self.known(node, _computation)(*args)
         assert result.shape[1] == type_.lanes, statement_text(node)
         self.env[node.var.name] = result.astype(type_.dtype.numpy, copy=False)
 
@@ -218,7 +221,8 @@ class _Block:
     def shuffle(self, node, value, lane, width=None):
         """Hand values round each warp; all of its lanes must be there."""
         self.together(node)
-        value = np.broadcast_to(value, (self.threads, value.shape[1]))
+        if len(value) != self.threads:
+            value = np.broadcast_to(value, (self.threads, value.shape[1]))
         me = np.arange(self.threads)
         inside, step = me % WARP, lane[:, 0].astype(np.int64)
         if node.op == "shuffle":
@@ -233,15 +237,15 @@ class _Block:
 
     def places(self, node, lanes):
         """Return (threads, lanes) of element numbers, and which of them are touched."""
-        index = self.value(node.index).astype(np.int64)
-        at = np.broadcast_to(index + np.arange(lanes), (self.threads, lanes))
-        live = np.broadcast_to(self.active[:, None], at.shape)
+        lane = _lanes(self.threads, lanes)
+        at = self.value(node.index) + lane
+        live = self.active[:, None] & (lane >= 0)
         if node.mask is not None:
-            live = live & self.value(node.mask)
+            live &= self.value(node.mask)
         extent = self.memory[node.buffer.name].shape[-1]
-        inside = (at >= 0) & (at < extent)
-        assert (inside | ~live).all(), (
-            f"{statement_text(node)}: outside {extent} elements: {at[~inside & live]}"
+        outside = live & ((at < 0) | (at >= extent))
+        assert not outside.any(), (
+            f"{statement_text(node)}: outside {extent} elements: {at[outside]}"
         )
         self.check_alignment(node, at[:, 0], live.any(1))
         return np.where(live, at, 0), live
@@ -249,12 +253,11 @@ class _Block:
     def check_alignment(self, node, first, live):
         """Hold an access to the alignment that it states."""
         if node.alignment:
-            off = first * node.buffer.dtype.bytes % node.alignment
-            message = f"{statement_text(node)}: not aligned"
-            assert not off[live].any(), message
+            off = (first * node.buffer.dtype.bytes % node.alignment)[live].any()
             if node.buffer.space == "global" and live.any():
                 base = self.memory[node.buffer.name].ctypes.data
-                assert base % min(node.alignment, BASE_ALIGNMENT) == 0, message
+                off |= base % min(node.alignment, BASE_ALIGNMENT) != 0
+            assert not off, f"{statement_text(node)}: not aligned"
 
     def watch(self, node, at, live, how):
         """Note an access; a race raises."""
@@ -362,6 +365,12 @@ class _Block:
             self.env[result.name] = held
 
 
+@cache
+def _lanes(threads, lanes):
+    """Return each lane's number, in each thread."""
+    return np.repeat(np.arange(lanes)[None], threads, axis=0)
+
+
 def poison(dtype):
     """Return what memory holds before anybody wrote it: NaN, or a number far off."""
     made = dtype.numpy.type
@@ -375,28 +384,57 @@ def _wide(array, dtype):
     return array.astype(np.float32) if dtype in dtypes.HALVES else array
 
 
-def _apply(op, args, operands, type_):
-    """Compute an operation lane by lane, rounded to its type."""
-    if op == "iota":
-        return np.arange(type_.lanes)[None, :]
-    if op == "splat":
-        return np.broadcast_to(args[0], (len(args[0]), type_.lanes))
-    if op == "slide":
-        vector, before = np.broadcast_arrays(*args[:2])
-        count = int(operands[2].value)
-        return np.concatenate([before[:, -count:], vector[:, :-count]], axis=1)
-    if op == "mask_below":
-        return np.arange(type_.lanes)[None, :] < args[0]
-    if op == "where":
-        return np.where(*args)
+def _computation(node):
+    """Return what an operation computes lane by lane, rounded to its type."""
+    op, type_, operands = node.op, node.var.type, node.args
+    if op in SHAPED:
+        return partial(SHAPED[op], node)
     dtype = operands[0].type.dtype
-    wide = [_wide(arg, dtype) for arg in args]
     if op.startswith("reduce_"):
-        return _reduce(op.removeprefix("reduce_"), args[0], dtype)
-    result = _asked(op, type_, dtype)(*wide)
-    if dtype in dtypes.HALVES and type_.dtype is dtype:
+        return partial(_reduce, op.removeprefix("reduce_"), dtype)
+    asked = _asked(op, type_, dtype)
+    if dtype not in dtypes.HALVES:
+        return asked
+    if type_.dtype is not dtype:
+        return lambda *args: asked(*(arg.astype(np.float32) for arg in args))
+
+    def rounded(*args):
+        result = asked(*(arg.astype(np.float32) for arg in args))
         return dtypes.rounded(result, dtype)
-    return result
+
+    return rounded
+
+
+def _slide(_node, vector, before, count):
+    vector, before = np.broadcast_arrays(vector, before)
+    count = int(count.item())
+    return np.concatenate([before[:, -count:], vector[:, :-count]], axis=1)
+
+
+def _extract(node, vector, _lane):
+    lane = int(node.args[1].value)
+    return vector[:, lane : lane + 1]
+
+
+OWN = {  # what depends on who computes
+    "thread": lambda block, _: np.arange(block.threads)[:, None],
+    "block": lambda block, _: np.full((1, 1), block.block),
+    **dict.fromkeys(
+        ("shuffle_xor", "shuffle_down", "shuffle"), lambda b, *a: b.shuffle(*a)
+    ),
+    **dict.fromkeys(("any_warp", "any_block"), lambda b, *a: b.vote(*a)),
+}
+SHAPED = {  # what is of no dtype's arithmetic
+    "extract": _extract,
+    "slide": _slide,
+    "exp2_approx": lambda _, x: np.exp2(x),
+    "cast": lambda node, x: dtypes.rounded(x, node.var.type.dtype),
+    "bitcast": lambda node, x: np.ascontiguousarray(x).view(node.var.type.dtype.numpy),
+    "iota": lambda node: np.arange(node.var.type.lanes)[None, :],
+    "splat": lambda node, x: np.broadcast_to(x, (len(x), node.var.type.lanes)),
+    "mask_below": lambda node, x: np.arange(node.var.type.lanes)[None, :] < x,
+    "where": lambda _, *args: np.where(*args),
+}
 
 
 def _asked(op, type_, dtype):
@@ -420,7 +458,7 @@ def _asked(op, type_, dtype):
     return computed
 
 
-def _reduce(op, array, dtype):
+def _reduce(op, dtype, array):
     while array.shape[1] > 1:
         half = array.shape[1] // 2
         pair = [_wide(part, dtype) for part in (array[:, :half], array[:, half:])]

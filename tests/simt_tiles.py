@@ -36,6 +36,7 @@ def launch(program, lowered, arrays, scalars=None, *, aligned=True, seed=0):
     kernel = lowered.kernel
     given = {p.name: v for p, v in zip(kernel.parameters, values, strict=True)}
     held, numbers, watches = {}, {}, {}
+    shared = held, numbers, watches, {}
     for parameter in kernel.parameters:
         value = given[parameter.name]
         if isinstance(parameter, Buffer | Tensor):
@@ -50,7 +51,7 @@ def launch(program, lowered, arrays, scalars=None, *, aligned=True, seed=0):
         for first in range(0, grid, kernel.cluster):
             hub = Hub(seed + first)
             cluster = [
-                _Block(hub, kernel.threads, first + rank, held, numbers, watches)
+                _Block(hub, kernel.threads, first + rank, *shared)
                 for rank in range(kernel.cluster)
             ]
             for block in cluster:
@@ -67,6 +68,7 @@ class Task:
 
     def __init__(self, function):
         self.function, self.error, self.dead = function, None, False
+        self.holds = lambda: True  # what it waits for
         self.mine, self.back = threading.Semaphore(0), threading.Semaphore(0)
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
@@ -95,6 +97,22 @@ class Task:
         self.mine.acquire()
 
 
+class Arrival:
+    """A task that waits for nothing: it needs no thread."""
+
+    def __init__(self, function):
+        self.function, self.dead = function, False
+
+    def holds(self):
+        """Say that it may go on."""
+        return True
+
+    def switch(self):
+        """Do what it does, once."""
+        self.function()
+        self.dead = True
+
+
 class Hub:
     """Tasks that take turns."""
 
@@ -102,9 +120,9 @@ class Hub:
         self.random = np.random.default_rng(seed)
         self.tasks, self.moved, self.turn = [], True, None
 
-    def add(self, function):
+    def add(self, function, kind=Task):
         """Begin a task."""
-        task = Task(function)
+        task = kind(function)
         self.tasks.append(task)
         self.moved = True
         return task
@@ -116,16 +134,17 @@ class Hub:
             self.moved = False
             for place in self.random.permutation(len(self.tasks)):
                 self.turn = self.tasks[place]
-                self.turn.switch()
+                if self.turn.holds():
+                    self.turn.switch()
             ended = len(self.tasks)
             self.tasks = [task for task in self.tasks if not task.dead]
             self.moved |= len(self.tasks) != ended
 
     def until(self, holds):
         """Let others run until something holds."""
-        task = self.turn
-        while not holds():
-            task.pause()
+        self.turn.holds = holds
+        if not holds():
+            self.turn.pause()
 
 
 class Barrier:
@@ -267,7 +286,7 @@ class _Block(simt._Block):
             self.memory[to.name][places] = box
             full.change(0, -2 * box.size)
 
-        self.hub.add(arrive)
+        self.hub.add(arrive, Arrival)
 
     do_tensor_copy_3 = do_tensor_copy_4 = do_tensor_copy_5 = do_tensor_copy_2
 
@@ -339,7 +358,7 @@ class _Block(simt._Block):
             memory[at] = sent
             arrived.change(0, -sent.dtype.itemsize * sent.size)
 
-        self.hub.add(arrive)
+        self.hub.add(arrive, Arrival)
 
     def do_registers_take(self, _count):
         """Compute as before."""
