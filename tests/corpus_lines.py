@@ -18,13 +18,13 @@ def special(rng):
 
 def special64(rng):
     """Return rows that differ in the lower half of their bits, and special ones."""
-    near = 1.0 + rng.integers(-3, 4, (4, 40)) * 2.0**-52
-    return [np.concatenate([near, rng.choice(np.array(SPECIAL), (2, 40))])]
+    near = 1.0 + rng.integers(-3, 4, (4, 17)) * 2.0**-52
+    return [np.concatenate([near, rng.choice(np.array(SPECIAL), (2, 17))])]
 
 
 def integers64(rng):
     """Return rows that differ in their upper half, their lower half, and in neither."""
-    return [(rng.integers(-3, 3, (5, 33)) << 32) + rng.integers(0, 3, (5, 33))]
+    return [(rng.integers(-3, 3, (5, 17)) << 32) + rng.integers(0, 3, (5, 17))]
 
 
 def naturals64(rng):
@@ -79,7 +79,7 @@ LINES = [
     Row(
         "long running sum",
         lambda x: xp.cumulative_sum(x, axis=-1),
-        "3,5003; 2000; 300000",
+        "3,5003; 2000; 40000",
         "float32 float16 int32",
     ),
     Row(
@@ -163,7 +163,7 @@ LINES = [
     Row("order of uint64", both, data=naturals64),
     Row("largest", lambda x: xp.topk(x, 5), "7,33; 1,5; 40"),
     Row("least", lambda x: xp.topk(x, 3, axis=0, largest=False), "33,7"),
-    Row("median", weighed, "7,33 33; 4,5 5"),
+    Row("median", weighed, "4,5 5; 7,33 33"),
     Row(
         "sort's gradient",
         grad(lambda x, w: xp.sum(xp.square(xp.sort(x, axis=1)) * w)),

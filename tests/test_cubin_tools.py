@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ def file(request, tmp_path_factory):
     return path
 
 
+@cache
 def listings(file):
     """Return each kernel's instructions, with modifiers, as nvdisasm writes them."""
     found, entry = defaultdict(list), ""
