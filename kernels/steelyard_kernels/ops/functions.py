@@ -264,7 +264,7 @@ FUNCTIONS: Final = (
         lambda xp, g, y, x: g * xp.rsqrt((1.0 - x) * (1.0 + x)),
         cost=WAVE,
         decompose=angles.asin,
-        ulps=(2.9, 2.15),
+        ulps=(3.1, 2.45),
     ),
     _function(
         "acos",
@@ -273,7 +273,7 @@ FUNCTIONS: Final = (
         lambda xp, g, y, x: -g * xp.rsqrt((1.0 - x) * (1.0 + x)),
         cost=WAVE,
         decompose=angles.acos,
-        ulps=(2.65, 1.85),
+        ulps=(2.8, 2.2),
     ),
     _function(
         "atan",
