@@ -533,7 +533,8 @@ def test_all_candidates_are_built_in_groups(nvrtc):
 
 def test_all_candidates_may_be_limited_in_registers(nvrtc):
     """Those that differ in nothing else are one."""
-    arguments = ("adam", "--target", CUDA, "--candidates", "--max-registers", "24")
+    limits = "-p", "n=64", "--max-registers", "24"
+    arguments = ("triad", "--target", CUDA, "--candidates", *limits)
     (space,) = json.loads(said(*arguments, "--json"))["spaces"]
     labels = [one["schedule"] for one in space["results"]]
     assert len(set(labels)) == len(labels) > 1
