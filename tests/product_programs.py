@@ -25,9 +25,9 @@ H200 = device(parse("cuda:sm_90a"))
 RAGGED = (100, 72, 136)
 
 
-def by_warps(groups, columns, stages, repeats=1, blocks=0):
+def by_warps(groups, columns, stages, repeats=1, blocks=0, *, split=1):
     """Return a tiling for instructions of warps."""
-    return groups, columns, stages, 1, blocks, MMA, repeats
+    return groups, columns, stages, split, blocks, MMA, repeats
 
 
 CASES = [
@@ -76,6 +76,9 @@ CASES = [
     ("linear", RAGGED, "float16", by_warps(2, 16, 3)),
     ("two_outputs", RAGGED, "bfloat16", by_warps(2, 32, 3)),
     ("batched", (72, 40, 72), "float16", by_warps(1, 32, 2, 2)),
+    ("linear", (64, 64, 320), "float16", by_warps(1, 32, 2, split=2)),  # in a block
+    ("product", (67, 71, 136), "float16", by_warps(1, 96, 1, split=3)),
+    ("bias_gelu", (130, 64, 320), "bfloat16", by_warps(1, 64, 2, 2, split=2)),
     ("window", (9, 40, 16), "float16", by_warps(1, 64, 2)),
     ("window", (7, 32, 64), "bfloat16", by_warps(1, 32, 3, 2)),
     ("window", (6, 24, 3), "float16", by_warps(1, 32, 1)),  # single elements
@@ -84,6 +87,8 @@ CASES = [
     ("dilated", (8, 32, 32), "float16", by_warps(1, 32, 2, 1, 2)),
     ("pointwise", (9, 64, 72), "bfloat16", by_warps(1, 64, 2)),
     ("first", (7, 40, 8), "float16", by_warps(1, 64, 2)),
+    ("window", (7, 32, 64), "float16", (1, 32, 3, 2)),
+    ("strided", (9, 128, 24), "float16", (1, 128, 2, 2)),
     ("window", (9, 40, 16), "float16", (1, 64, 3)),  # threads copy for warpgroups
     ("window", (7, 32, 64), "bfloat16", (2, 32, 4)),
     ("strided", (9, 48, 24), "bfloat16", (1, 48, 4)),

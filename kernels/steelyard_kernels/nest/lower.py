@@ -62,12 +62,14 @@ def lower_product(
 
     Raises KernelError for a schedule that does not fit.
     """
-    from steelyard_kernels.nest import attention, product  # few programs have one
+    from steelyard_kernels.nest import attention  # few programs have one
+    from steelyard_kernels.nest.product_bulk import InBulk
+    from steelyard_kernels.nest.product_threads import ByThreads
 
     tiling = tiling_for(nest_of(program), schedule, device, aligned=aligned)
     if isinstance(tiling, AttentionTiling):
         return attention.lower(tiling)
-    return product.lower(tiling)
+    return (InBulk if tiling.bulk else ByThreads)(tiling).emit()
 
 
 def lower_blocks(program: Program, schedule: Schedule, machine: Machine) -> Lowered:

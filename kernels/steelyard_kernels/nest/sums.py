@@ -53,14 +53,14 @@ class Sums:
         tiling: Tiling,
         emitter: Emitter,
         memory: Mapping[str, Buffer],
-        thread: Operand,
+        threads: tuple[Operand, Operand],
     ) -> None:
         self.tiling, self.emitter, self.memory = tiling, emitter, memory
+        self.thread, self.whole = threads  # of those with one tile, and of the block
         self.b, self.product = emitter.b, tiling.product
         self.lanes = self.product.lanes
         self.values = self.product.sums.behind
         self.loads = [v for v in self.values if v.source is not None and not v.step]
-        self.thread = thread
         self.at: Position
         self.rows: list[Operand] = []
         self.exist: list[Operand | None] = []
@@ -211,7 +211,8 @@ class Sums:
 
     def _first(self) -> Operand:
         """Emit where a warp's rows begin in shared memory."""
-        return self.b.at("multiply", self.warp, ROWS * self.tiling.pitch)
+        warp = self.b.at("div", self.whole, WARP) if self.tiling.sliced else self.warp
+        return self.b.at("multiply", warp, ROWS * self.tiling.pitch)
 
     def _staged(self, output: Stored) -> Buffer:
         return self.memory[f"staged_{output.value.node.dtype.name}"]

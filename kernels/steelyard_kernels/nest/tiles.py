@@ -51,6 +51,7 @@ class Tiles:
         }
         self.thread, self.block = b.thread(), b.block()
         self.group: Operand = b.number(0)
+        self.own: Operand = self.thread  # of those that multiply one part of the depth
 
     def describe(
         self, name: str, extents: tuple[int, int], box: tuple[int, int]
@@ -110,7 +111,7 @@ class Tiles:
         kernel = replace(
             b.kernel("kernel", order, threads=tiling.threads),
             resident=1,
-            cluster=tiling.split,
+            cluster=tiling.cluster,
             shared=tiling.shared,
         )
         return Lowered(kernel, tuple(slots), tiling.threads, 1, tiling.shared)
@@ -126,7 +127,7 @@ class Tiles:
         """Emit a body for the number of each tile of this block."""
         b, tiling = self.b, self.tiling
         if not tiling.blocks:
-            body(b.at("div", self.block, tiling.split), carried)
+            body(b.at("div", self.block, tiling.cluster), carried)
             return
         every = prod(tiling.tiles)
         with b.loop(self.block, every, tiling.blocks, *carried, unroll=1) as loop:
@@ -144,7 +145,7 @@ class Tiles:
         """Emit which warpgroup this is: known to be one number in all lanes of a warp."""
         b = self.b
         if self.tiling.groups > 1:
-            group = b.at("div", self.thread, GROUP)
+            group = b.at("div", self.own, GROUP)
             zero = b.number(0)
             self.group = b.let("shuffle", group, zero, b.number(WARP), name="i")
 

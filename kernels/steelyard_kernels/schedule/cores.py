@@ -17,8 +17,7 @@ class Cores:
     Columns of a tile are multiples of `unit`; `columns` is 0 where one instruction has
     all of them. `bulk`: it reads shared memory by itself, beside a thread that copies
     boxes of matrices there; otherwise, and of what is no matrix, the threads that multiply
-    copy units of 16 bytes. A thread takes up to `repeats` rows of tiles, up to `clusters`
-    blocks divide the depth where copies are in bulk.
+    copy units of 16 bytes. A thread takes up to `repeats` rows of tiles.
     """
 
     name: str
@@ -27,7 +26,6 @@ class Cores:
     unit: int
     bulk: bool
     repeats: int
-    clusters: int
 
     @property
     def by_warp(self) -> bool:
@@ -35,6 +33,6 @@ class Cores:
         return self.columns > 0
 
 
-WGMMA: Final = Cores("wgmma", 64, 0, 8, bulk=True, repeats=1, clusters=8)  # sm_90a
-MMA: Final = Cores("mma.sync", 16, 8, 16, bulk=False, repeats=2, clusters=1)  # sm_80 on
+WGMMA: Final = Cores("wgmma", 64, 0, 8, bulk=True, repeats=1)  # sm_90a
+MMA: Final = Cores("mma.sync", 16, 8, 16, bulk=False, repeats=2)  # sm_80 on
 EVERY: Final = (WGMMA, MMA)

@@ -68,33 +68,39 @@ def _predicted(tiling: Tiling, gpu: Gpu) -> Prediction:
     split, steps, product = tiling.split, tiling.steps, tiling.product
     tall, wide, by_warp = tiling.tall, tiling.columns, tiling.cores.by_warp
     room = split * CLUSTERS.get(split, CLUSTERS[8] * 8 // split)
-    if by_warp:
+    if not tiling.bulk:
         room = gpu.multiprocessors
     held = gpu.blocks_resident(tiling.threads, registers(tiling), tiling.shared)
     held = max(1, min(held, MOST_HELD))
-    blocks = prod(tiling.tiles) * split
+    blocks = prod(tiling.tiles) * tiling.cluster
+    parts = split if tiling.sliced else 1
     waves = -(-blocks // (room * held))
     beside = min(held, -(-blocks // room))
+    working = beside * parts
     step_bytes = (tall + wide) * STEP * HALF
     narrow = product.columns.across and wide % 64 > 0
     brought = (tall + wide * (NARROW if narrow else 1)) * STEP * HALF
-    enter = steps * brought * beside / ENTER_RATE
-    shared = min(blocks, room * held) * steps * step_bytes / L2_RATE
+    enter = steps * brought * working / ENTER_RATE
+    shared = min(blocks, room * held) * parts * steps * step_bytes / L2_RATE
     cycles = STEP // DEPTH * tiling.groups * max(wide, LEAST_COLUMNS) / 2
     read = 0.0
     if by_warp:
         each = gpu.product_rate / gpu.multiprocessors / CLOCK  # of a cycle
         cycles = 2 * tall * wide * STEP / each
         lines = tall + tiling.consumers // WARP * wide
-        read = steps * lines * STEP * HALF * beside / READ_RATE
-    cores = steps * cycles * beside / CORE_SHARE
+        read = steps * lines * STEP * HALF * working / READ_RATE
+    cores = steps * cycles * working / CORE_SHARE
     waits = steps * LATENCY / tiling.stages if tiling.ring else 0.0
     at_once = (enter, shared, cores, waits, read)
     body = sum(x**OVERLAP for x in at_once) ** (1 / OVERLAP) + steps * EACH_STEP
     sums = tall * wide * beside
-    moved = sums * 4 * (split - 1) / split / EXCHANGE_RATE
+    rate = READ_RATE / parts if tiling.sliced else EXCHANGE_RATE
+    moved = sums * 4 * (split - 1) / split / rate
     stored = sum(
-        sums / split * o.value.node.dtype.bytes / STORE_RATES[tiling.is_staged(o)]
+        sums
+        / tiling.cluster
+        * o.value.node.dtype.bytes
+        / STORE_RATES[tiling.is_staged(o)]
         for o in product.nest.outputs
     )
     loaded = sum(
@@ -108,7 +114,7 @@ def _predicted(tiling: Tiling, gpu: Gpu) -> Prediction:
         (
             ("ramp", RAMP_NS + begun),
             ("tiles", waves * (body + loads) / CLOCK),
-            ("exchange", waves * moved / CLOCK + EXCHANGE_NS * (split > 1)),
+            ("exchange", waves * moved / CLOCK + EXCHANGE_NS * (tiling.cluster > 1)),
             ("stores", waves * stored / CLOCK),
         )
     )

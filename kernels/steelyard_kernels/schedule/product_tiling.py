@@ -1,13 +1,14 @@
 """Matrix products by tensor cores: how one is tiled.
 
     i:mma64.warp2.grid j:mma128.grid k:mma16.r4.pipeline4.cluster2.serial
-    i:mma16.r2.warp8.grid j:mma8.r16.grid k:mma16.r4.pipeline4.cluster1.serial
+    i:mma16.r2.warp8.grid j:mma8.r16.grid k:mma16.r4.pipeline4.warp1.serial
 
 By wgmma a block multiplies 2 x 64 rows by 128 columns, with a warpgroup of 128 threads for
 each 64 rows, in steps of 4 x 16 along k, 4 of which are on their way to shared memory at a
 time. Clusters of 2 blocks share a tile and divide k. By mma.sync, the second one, each of
-8 warps multiplies 2 x 16 rows by 16 x 8 columns. `blocks132` stay for one tile after
-another.
+8 warps multiplies 2 x 16 rows by 16 x 8 columns. Where threads copy by
+themselves, `warp2` instead of `cluster2` has two groups of them divide k. `blocks132` stay
+for one tile after another.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from steelyard_kernels.dtypes import DType, float32, int64
 from steelyard_kernels.nest.axes import Stored
 from steelyard_kernels.schedule.contraction import HALF, UNIT, Product
 from steelyard_kernels.schedule.cores import EVERY, WGMMA, Cores
-from steelyard_kernels.schedule.gpu import Gpu, most_registers
+from steelyard_kernels.schedule.gpu import MAX_THREADS, Gpu, most_registers
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
 ROWS: Final = 64  # of a warpgroup, by one instruction or by one of each warp
@@ -30,6 +31,7 @@ REPEATS: Final = 4  # instructions a step: rows of 128 bytes, the widest swizzle
 STEP: Final = DEPTH * REPEATS
 GROUP: Final = 128  # threads
 PRODUCER: Final = 32  # threads of the warp that copies
+CLUSTERS: Final = 8  # blocks of a cluster that any GPU takes
 COLUMNS: Final = range(8, 257, 8)  # of one instruction
 GROUPS: Final = range(1, 5)  # warpgroups of a block
 ATOM: Final = 1024  # bytes of 8 swizzled rows: where tiles begin
@@ -67,6 +69,21 @@ class Tiling:
         return self.cores.bulk and not self.product.has_window
 
     @property
+    def sliced(self) -> bool:
+        """Whether threads of one block divide the depth, not blocks of a cluster."""
+        return self.split > 1 and not self.bulk
+
+    @property
+    def cluster(self) -> int:
+        """Blocks of a cluster."""
+        return self.split if self.bulk else 1
+
+    @property
+    def sent(self) -> int:
+        """Sums that one of those who divide the depth is sent, of one repeat of rows."""
+        return (self.split - 1) * self.owned // 8 * 4 * self.consumers
+
+    @property
     def slack(self) -> int:
         """Stages that threads which copy and multiply cannot fill while they multiply."""
         return 1 if self.cores.by_warp else 2
@@ -92,7 +109,7 @@ class Tiling:
                 (DEPTH, Place.MMA),
                 (REPEATS, Place.REGISTER),
                 (self.stages, Place.PIPELINE),
-                (self.split, Place.CLUSTER),
+                (self.split, Place.CLUSTER if self.bulk else Place.WARP),
                 (1, Place.SERIAL),
             ),
         }
@@ -110,7 +127,7 @@ class Tiling:
     @property
     def grid(self) -> int:
         """The blocks of a launch."""
-        return self.blocks or prod(self.tiles) * self.split
+        return self.blocks or prod(self.tiles) * self.cluster
 
     @property
     def steps(self) -> int:
@@ -124,12 +141,12 @@ class Tiling:
 
     @property
     def owned(self) -> int:
-        """Columns of the tile that a block stores."""
+        """Columns of the tile that one of those who divide the depth stores."""
         return self.columns // self.split
 
     @property
     def consumers(self) -> int:
-        """Threads that multiply."""
+        """Threads that multiply, of those that divide the depth."""
         return GROUP * self.groups
 
     @property
@@ -141,7 +158,7 @@ class Tiling:
     def threads(self) -> int:
         """Threads of a block."""
         copying = GROUP if self.hands_over else PRODUCER
-        return self.consumers + (copying if self.bulk else 0)
+        return self.consumers + copying if self.bulk else self.consumers * self.split
 
     @property
     def most_registers(self) -> int:
@@ -166,16 +183,17 @@ class Tiling:
 
     def memory(self) -> Iterator[tuple[str, DType, int, int]]:
         """Yield a block's shared arrays: name, dtype, elements, alignment in bytes."""
-        half, stages = self.product.dtype, self.stages
+        parts = self.split if self.sliced else 1
+        half, stages = self.product.dtype, self.stages * parts
         yield "rows", half, stages * self.tall * STEP, ATOM
         yield "columns", half, stages * self.columns * STEP, ATOM
         if self.split > 1:
-            sums = (self.split - 1) * self.owned // 8 * 4 * self.consumers
-            yield "partial", float32, sums, UNIT
+            yield "partial", float32, self.sent * parts * self.repeats, UNIT
         for dtype in {
             o.value.node.dtype for o in self.product.nest.outputs if self.is_staged(o)
         }:
-            yield f"staged_{dtype.name}", dtype, self.groups * ROWS * self.pitch, UNIT
+            rows = parts * self.groups * ROWS
+            yield f"staged_{dtype.name}", dtype, rows * self.pitch, UNIT
         if self.bulk:
             yield "full", int64, stages, 8
             yield "empty", int64, stages, 8
@@ -202,7 +220,7 @@ def tiling_of(product: Product, schedule: Schedule) -> Tiling | None:
             cuts[i].at(Place.WARP) * cores.rows // ROWS,
             cuts[j].at(Place.MMA) * cuts[j].at(Place.REGISTER),
             cuts[k].at(Place.PIPELINE),
-            cuts[k].at(Place.CLUSTER),
+            cuts[k].at(Place.CLUSTER) * cuts[k].at(Place.WARP),
             schedule.blocks,
             cores,
             cuts[i].at(Place.REGISTER),
@@ -231,13 +249,14 @@ def _cores_problem(tiling: Tiling) -> str:
         wanted = f"a multiple of {unit} up to {COLUMNS[-1]}"
         return f"has tiles of {tiling.columns} columns; choose {wanted}"
     if tiling.repeats not in range(1, cores.repeats + 1):
-        most = f"choose up to {cores.repeats}"
-        return f"has {tiling.repeats} times the rows of an instruction; {most}"
-    clusters = cores.clusters if tiling.bulk else 1
-    if tiling.split not in range(1, clusters + 1) or tiling.columns // 8 % tiling.split:
+        wanted = f"choose up to {cores.repeats}"
+        return f"has {tiling.repeats} times the rows of an instruction; {wanted}"
+    most = CLUSTERS if tiling.bulk else MAX_THREADS // tiling.consumers
+    if tiling.split not in range(1, most + 1) or tiling.columns // 8 % tiling.split:
+        whose = "blocks; choose a cluster" if tiling.bulk else "parts; choose a number"
         return (
-            f"divides {tiling.columns} columns among {tiling.split} blocks; choose a "
-            f"cluster up to {clusters} that divides them by 8 at a time"
+            f"divides {tiling.columns} columns among {tiling.split} {whose} up to {most} "
+            "that divides them by 8 at a time"
         )
     return ""
 
@@ -248,10 +267,11 @@ def _shape_problem(tiling: Tiling) -> str:
         return f"has {tiling.groups} warpgroups; choose 1 to {GROUPS[-1]}"
     if (tiling.split - 1) * tiling.steps * STEP >= tiling.product.extents[3]:
         return (
-            f"leaves a block of {tiling.split} without a step; choose a smaller cluster"
+            f"leaves one of {tiling.split} that divide the depth without a step; choose "
+            "a smaller number"
         )
     if tiling.blocks and tiling.split > 1:
-        return "has blocks that stay and clusters that divide the depth; choose one"
+        return "has blocks that stay and others that divide the depth; choose one"
     _, m, n, _ = tiling.product.extents
     updates = any(o.updates is not None for o in tiling.product.nest.program.outputs)
     if updates and (m % tiling.tall or n % tiling.columns):

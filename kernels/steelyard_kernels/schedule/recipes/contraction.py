@@ -16,6 +16,7 @@ from steelyard_kernels.schedule.schedule import Refuse, Schedule
 
 COLUMNS: Final = (16, 32, 48, 64, 96, 128, 192, 256)
 MORE_COLUMNS: Final = (80, 112, 160, 224)  # not likely
+SLICES: Final = (1, 2, 4)  # of a block's threads
 SPLITS: Final = (1, 2, 3, 4, 6, 8)
 GROUPS: Final = (1, 2)
 # Steps on their way at a time: each its own stage up to these, or the most that fit.
@@ -59,7 +60,9 @@ def _tiles(
 ) -> Iterator[Tiling]:
     """Yield tilings of one stage: tiles of all sizes, divided as the GPU's cores can."""
     (cores, *_) = gpu.cores
-    splits = SPLITS if cores.bulk and not whole.has_window else (1,)
+    splits: Iterable[int] = SLICES if cores.by_warp else SPLITS
+    if cores.bulk and whole.has_window:
+        splits = (1,)  # warpgroups of a block gained nothing from more
     for tall, wide, split, repeats in product(
         groups, columns, splits, range(1, cores.repeats + 1)
     ):

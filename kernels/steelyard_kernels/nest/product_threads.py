@@ -1,0 +1,110 @@
+"""The lowering of a product whose factors the threads that multiply copy themselves.
+
+They copy tiles of both factors some steps ahead, and a barrier a step keeps them together.
+Groups of a block's threads may divide the depth: each has stages of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from steelyard_kernels.dtypes import float32
+from steelyard_kernels.ir.builder import const
+from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.nest.loads import Start
+from steelyard_kernels.nest.product import Lowering
+from steelyard_kernels.schedule.contraction import UNIT
+from steelyard_kernels.schedule.gpu import WARP
+from steelyard_kernels.schedule.parameters import Lowered
+from steelyard_kernels.schedule.product_tiling import (
+    ROWS,
+)
+from steelyard_kernels.schedule.tile import Carried
+
+
+class ByThreads(Lowering):
+    """All threads copy, some steps ahead of what they multiply."""
+
+    area = 0  # of the sums that are exchanged
+
+    def ranked(self) -> tuple[Operand, Operand]:
+        """Emit which threads of the block these are: one number in all of a warp."""
+        b, consumers = self.b, self.tiling.consumers
+        rank, zero = b.at("div", self.thread, consumers), b.number(0)
+        alike = b.let("shuffle", rank, zero, b.number(WARP), name="i")
+        return alike, b.at("rem", self.thread, consumers)
+
+    def send(self, rank: int, place: Operand, four: Operand) -> None:
+        """Emit the store of sums where others of the block read them."""
+        at = self.b.at("add", place, self.area + rank * self.tiling.sent)
+        self.b.store(self.memory["partial"], at, four, alignment=UNIT)
+
+    def meet(self) -> Operand:
+        """Emit the wait for all threads of the block."""
+        b = self.b
+        b.effect("barrier")
+        return b.at("add", b.at("multiply", self.rank, self.tiling.sent), self.area)
+
+    def emit(self) -> Lowered:
+        """Emit the block, and close the kernel."""
+        self.number_groups()
+        self.tiles(self.multiplied, ())
+        return self.lowered(self.product.sums.behind, self.loaded)
+
+    def multiplied(self, number: Operand, _: Carried) -> Carried:
+        """Emit one tile: its copies, its products, and what is stored of them."""
+        b, tiling = self.b, self.tiling
+        at = self.position(number)
+        starts = self.loads.starts(at, self.opened)
+        ahead = max(tiling.stages - tiling.slack, 1)
+        base = b.at("multiply", self.rank, tiling.stages)
+        for step in range(ahead):
+            self.bring(starts, b.number(step), b.at("add", base, step))
+            b.effect("copy_commit")
+        own = b.at("multiply", self.rank, tiling.owned)
+        at = replace(at, column=b.at("add", at.column, own))
+        each = tiling.columns // 2
+        for place in range(tiling.repeats * each if tiling.cores.by_warp else 0):
+            b.store(self.sums, place, const(0, float32))
+        self.stores.prepare(at)
+        self.walk(starts, ahead, base)
+        self.opened.close()
+        if tiling.blocks:
+            b.effect("barrier")
+        for repeat in range(tiling.repeats):
+            if repeat:
+                further = b.at("add", at.row, repeat * ROWS * tiling.groups)
+                self.stores.prepare(replace(at, row=further))
+            if tiling.split > 1:
+                self.area = repeat * tiling.split * tiling.sent
+                self.stores.emit(self.exchanged(repeat * each))
+            else:
+                self.stores.emit(self.sums, repeat * each)
+        return ()
+
+    def walk(self, starts: list[Start], ahead: int, base: Operand) -> None:
+        """Emit all steps, each with copies for one `ahead`; stages are from `base` on."""
+        b, tiling, by_warp = self.b, self.tiling, self.tiling.cores.by_warp
+        first = b.number(0), b.number(ahead % tiling.stages)
+        with b.loop(0, tiling.steps, 1, *first, unroll=1) as loop:
+            stage, free = loop.carried
+            b.effect("copy_wait", b.number(ahead - 1))
+            if not by_warp:
+                b.effect("async_publish")
+            b.effect("barrier")  # all have copied this stage, and read the free one
+            if tiling.steps > ahead:
+                following = b.at("add", loop.var, ahead)
+                with b.branch(b.let("less", following, b.number(tiling.steps))):
+                    self.bring(starts, following, b.at("add", base, free))
+            b.effect("copy_commit")
+            self.step(loop.var, b.at("add", base, stage))
+            if not by_warp:
+                b.effect("mma_wait", self.sums, b.number(1))  # the one before ended
+            loop.yields(*self.after(stage), *self.after(free))
+        if not by_warp:
+            b.effect("mma_wait", self.sums, b.number(0))
+
+    def bring(self, starts: list[Start], step: Operand, stage: Operand) -> None:
+        """Emit a thread's copies of one step to a stage."""
+        for start in starts:
+            self.loads.emit(start, stage, self.depth(step))
