@@ -16,6 +16,7 @@ from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan import buffers, partition
 from steelyard_kernels.reference import evaluate
 from steelyard_kernels.schedule import strategies
+from steelyard_kernels.schedule.strategies import heuristic
 from steelyard_kernels.targets import device, parse
 
 EXTENTS = (8, 24, 33)
@@ -255,6 +256,27 @@ def test_calls_at_once_have_workspaces_of_their_own():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_lines_that_one_kernel_has_no_memory_for_are_those_of_several():
+    """Orders of sums, beside an update: a block keeps the lines of one of them."""
+
+    @kernel
+    def ordered(x, y):
+        total = xp.cumulative_sum(x, axis=0)
+        return {"x": total + y, "sorted": xp.sort(total), "y": 2 * y}
+
+    specs = [((4000,), "float32")] * 2
+    plan = plan_of(ordered, *specs, target="cuda:sm_90a")
+    assert len(plan.launches) == 3
+    for launch in plan.launches:
+        heuristic(simplify(launch.program), device(parse("cuda:sm_90a")))
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(4000).astype("float32") for _ in range(2))
+    expected = evaluate(ordered.program(x, y), [x.copy(), y.copy()])
+    found = ordered(x, y)
+    for name, each in expected.items():
+        np.testing.assert_allclose(found[name], each, rtol=1e-4, atol=1e-3)
 
 
 def test_equal_launches_are_built_once():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import (
     Along,
     Apply,
@@ -25,6 +26,7 @@ from steelyard_kernels.plan.pieces import copying, inside, piece
 from steelyard_kernels.plan.rates import predicted, rates_of
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
+from steelyard_kernels.schedule.strategies import heuristic
 
 MOST_NESTED: Final = 4
 """Launches that one kernel is weighed against: more would walk within walks within."""
@@ -45,9 +47,22 @@ def _walks_apart(program: Program, plan: Plan, device: Machine | Gpu) -> bool:
     """Say whether launches beat the one kernel that there may be."""
     if len(plan.launches) > MOST_NESTED or not is_kernel(program):
         return True
+    if not _has_schedule(program, device):
+        return True
     rates = rates_of(device)
     apart = sum(predicted(each.program, rates) for each in plan.launches)
     return predicted(program, rates) > apart
+
+
+def _has_schedule(program: Program, device: Machine | Gpu) -> bool:
+    """Say whether one kernel fits the device, which may lack memory for whole lines."""
+    if not any(isinstance(node, Along) for node in program.nodes):
+        return True
+    try:
+        heuristic(program, device)
+    except KernelError:
+        return False
+    return True
 
 
 class _Planned:
