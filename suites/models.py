@@ -1,5 +1,7 @@
 """BERT-base's layers: one, and all 12, as one program of several launches.
 
+`bert_steps` trains them: gradients of all weights with Adam's update behind each.
+
 PyTorch is the peer, eager and compiled, where it is installed: on a GPU by
 ``-p impl=ours,torch,inductor,inductor_tuned``, the last by max-autotune.
 """
@@ -16,8 +18,9 @@ import numpy as np
 
 from steelyard import Builder, axis, benchmark
 from steelyard.declare.handles import Call, Handle
-from steelyard_kernels import KernelFunction
+from steelyard_kernels import KernelFunction, reference
 from steelyard_kernels import array as xp
+from steelyard_kernels.grad import value_and_grad
 
 from .common import Made, available, inductor
 
@@ -83,10 +86,53 @@ def bert(layers: int) -> KernelFunction:
             x = _layer(x, weights[first : first + len(NAMES)])
         return x
 
-    function.__name__ = f"bert_{layers}"
-    names = ["x", *(f"{name}{i}" for i in range(layers) for name in NAMES)]
+    return _kernel(function, f"bert_{layers}", ["x", *_weights(layers)])
+
+
+@functools.cache
+def bert_step(layers: int) -> KernelFunction:
+    """Return a step of training: of x, what it is to come to, weights and Adam's moments.
+
+    All but the first two are updated in place; the result is the mean square error.
+    """
+    names = _weights(layers)
+    moments = [f"{which}_{name}" for which in "mv" for name in names]
+
+    def function(x: Any, wanted: Any, *state: Any) -> dict[str, Any]:
+        count = len(names)
+        w, m, v = (state[first : first + count] for first in range(0, 3 * count, count))
+
+        def error(*weights: Any) -> Any:
+            y = x
+            for first in range(0, count, len(NAMES)):
+                y = _layer(y, weights[first : first + len(NAMES)])
+            return xp.mean((y - wanted) ** 2)
+
+        loss, slopes = value_and_grad(error, argnums=tuple(range(count)))(*w)
+        out = {"loss": loss}
+        for name, g, *old in zip(names, slopes, w, m, v, strict=True):
+            new = _adam(g, *old)
+            out |= dict(zip((name, f"m_{name}", f"v_{name}"), new, strict=True))
+        return out
+
+    return _kernel(function, f"bert_step_{layers}", ["x", "wanted", *names, *moments])
+
+
+def _adam(g: Any, w: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
+    """Return a weight and its moments behind Adam's first step."""
+    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+    return w - 1e-3 * (m / 0.1) / (xp.sqrt(v / 0.001) + 1e-8), m, v
+
+
+def _weights(layers: int) -> list[str]:
+    return [f"{name}{i}" for i in range(layers) for name in NAMES]
+
+
+def _kernel(function: Any, name: str, names: Sequence[str]) -> KernelFunction:
+    """Return a kernel of a function of any number of arrays, by these names."""
+    function.__name__ = name
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    every = [inspect.Parameter(name, kind) for name in names]
+    every = [inspect.Parameter(each, kind) for each in names]
     vars(function)["__signature__"] = inspect.Signature(every)
     return KernelFunction(function)
 
@@ -100,6 +146,52 @@ def bert(layers: int) -> KernelFunction:
 def berts(b: Builder, tokens: Tokens, layers: int, width: int, impl: str) -> Call:
     """Pass words through layers on the CPU, in float32."""
     return _launched(b, (*tokens, width), layers, "float32", impl)
+
+
+@benchmark(tokens=axis((1, 128)), layers=axis(1), width=axis(96, others=[BASE]))
+def bert_steps(b: Builder, tokens: Tokens, layers: int, width: int) -> Call:
+    """Train layers on the CPU, in float32: forward, backward and Adam's update."""
+    shape = (*tokens, width)
+    x = b.input(shape, name="x")
+    wanted = b.input(shape, name="wanted")
+    sizes = dict(zip(_weights(layers), _shapes(width) * layers, strict=True))
+    w = [
+        b.inout(size, name=name, dist="normal", deviation=_spread(size))
+        for name, size in sizes.items()
+    ]
+    m = [
+        b.inout(size, name=f"m_{name}", dist="normal", deviation=1e-3)
+        for name, size in sizes.items()
+    ]
+    v = [
+        b.inout(size, name=f"v_{name}", dist="uniform", low=1e-4, high=1e-3)
+        for name, size in sizes.items()
+    ]
+    loss = b.output((), name="loss")
+    made, given = bert_step(layers), (x, wanted, *w, *m, *v)
+
+    def expected(*arrays: Any) -> list[Any]:
+        found = reference.evaluate(
+            made.program(*[(h.shape, "float32") for h in given]), arrays
+        )
+        return [found[name] for name in ("loss", *(h.name for h in given[2:]))]
+
+    b.check(expected, *given, atol=2.0**-23 * math.sqrt(4 * width) * 8)
+    b.mode("kernel/warm")
+    return b.launch(made, *given, out=loss)
+
+
+def _shapes(width: int) -> list[tuple[int, ...]]:
+    """Return the shapes of a layer's weights, in the order of `NAMES`."""
+    square, vector = (width, width), (width,)
+    wide, narrow = (4 * width, width), (width, 4 * width)
+    ends = [wide, (4 * width,), narrow, vector, vector, vector]
+    return [*[square, vector] * 4, vector, vector, *ends]
+
+
+def _spread(size: tuple[int, ...]) -> float:
+    """Return the deviation of weights whose sums have a variance of about 1."""
+    return 0.5 if len(size) == 1 else 1 / math.sqrt(size[1])
 
 
 @benchmark(
@@ -144,18 +236,12 @@ def _declared(
 ) -> list[Handle]:
     """Declare words and weights: normal numbers, which sums bring back to about 1."""
     batch, n, width = shape
-    shapes = {"wide": (4 * width, width), "narrow": (width, 4 * width)}
     given = [b.input(shape, dtype, name="x")]
-    for i in range(layers):
-        for name in NAMES:
-            end = 4 * width if name == "wide_bias" else width
-            matrix = shapes.get(name, (width, width))
-            vector = name.startswith("norm") or name.endswith("_bias")
-            size = 0.5 if vector else 1 / math.sqrt(matrix[1])
-            whole: Any = end if vector else matrix
-            given.append(
-                b.input(whole, dtype, name=f"{name}{i}", dist="normal", deviation=size)
-            )
+    sizes = _shapes(width) * layers
+    given += [
+        b.input(size, dtype, name=name, dist="normal", deviation=_spread(size))
+        for name, size in zip(_weights(layers), sizes, strict=True)
+    ]
     sums = 24 * width**2 * batch * n + 4 * n**2 * batch * width
     b.count(operations=layers * sums)
     return given
