@@ -11,6 +11,8 @@ from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import kernel
 from steelyard_kernels.ir.printing import statement_text
 from steelyard_kernels.ir.verify import verify
+from steelyard_kernels.nest.places import nest_of
+from steelyard_kernels.nest.reads import reads_of
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.gpu import GPUS
 
@@ -36,6 +38,12 @@ def on_threads(made, *arrays):
 def below(x):
     """Return e to the power of what is below each row's largest value."""
     return xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+
+
+@kernel
+def summed(x):
+    """Add up such powers."""
+    return xp.sum(xp.exp(x - xp.max(x, axis=-1, keepdims=True)), axis=-1)
 
 
 @kernel
@@ -69,6 +77,27 @@ def test_powers_below_the_largest_are_within_units_of_the_last_place():
     np.testing.assert_allclose(found, want, rtol=4 * 2.0**-23)
     x[0, 5] = np.nan
     assert np.isnan(on_threads(below, x)[0]).all()
+
+
+def test_powers_that_are_only_added_up_are_as_right_as_their_sum():
+    """One instruction each; those that are used besides, or of other lines, are whole."""
+    x = 12 * np.random.default_rng(9).standard_normal((4, 256)).astype(np.float32)
+    x[1], x[2, 5:] = -3, -np.inf
+    want = np.exp(x.astype(np.float64) - x.max(-1, keepdims=True)).sum(-1)
+    np.testing.assert_allclose(on_threads(summed, x), want, rtol=7 * 2.0**-23)
+
+    @kernel
+    def columns(x):
+        return xp.sum(xp.exp(x - xp.max(x, axis=-1, keepdims=True)), axis=0)
+
+    @kernel
+    def both(x):
+        e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+        return xp.sum(e, axis=-1), e
+
+    for made, count in ((summed, 1), (columns, 0), (both, 0)):
+        nest = nest_of(simplify(made.program(((4, 256), "float32"))))
+        assert len(reads_of(nest, narrow=True).summed) == count
 
 
 def test_what_a_row_shares_divides_as_a_division_does():

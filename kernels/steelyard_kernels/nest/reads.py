@@ -19,7 +19,7 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.monoids import MONOIDS, Monoid, accumulator
 from steelyard_kernels.nest.axes import Nest, Value
-from steelyard_kernels.schedule.values import fusions
+from steelyard_kernels.schedule.values import fusions, largest_of
 
 ADDED: Final = MONOIDS["sum"]
 
@@ -63,6 +63,14 @@ class Reads:
         self._uses = users(nest.program.nodes)
         for number in exact:
             self._uses[number] = self._uses.get(number, 0) + 1
+        sums = [v.node for v in nest.values if isinstance(v.node, Reduce)]
+        self.summed = frozenset([n.arg.number for n in sums if self._is_all(n)])
+
+    def _is_all(self, node: Reduce) -> bool:
+        """Say whether a sum is all that powers below a largest value of its lines are for."""
+        largest = largest_of(node.arg)
+        lines = largest is not None and largest.axes == node.axes
+        return lines and node.op == "sum" and self._uses[node.arg.number] == 1
 
     def of(self, value: Value) -> Mapping[int, Value]:
         """Return what a value is made of, by operands' numbers.

@@ -126,8 +126,9 @@ class Values(Loops):
         if isinstance(node, View):
             (shown,) = env.values()
             return self._guarded(value.guards, at, shown)
+        fused, summed = self.reads.fused, self.reads.summed
         return lower_node(
-            self.b, env, node, lanes, self.reads.fused, target=self.target
+            self.b, env, node, lanes, fused, target=self.target, summed=summed
         )
 
     def _shares_divisor(self, value: Value, lanes: int) -> bool:

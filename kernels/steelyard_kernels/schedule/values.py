@@ -106,8 +106,12 @@ def lower(
     fused: Fused,
     *,
     target: str = "cpu",
+    summed: Container[int] = (),
 ) -> Operand:
-    """Emit the value of a node whose operands are in the environment."""
+    """Emit the value of a node whose operands are in the environment.
+
+    `summed`: the numbers of the nodes that are only added up.
+    """
     if isinstance(node, Constant):
         return const(node.value, node.dtype, lanes)
     if isinstance(node, Cast):
@@ -124,8 +128,8 @@ def lower(
         right, addend = env[sum_.b.number], env[sum_.c.number]
         return b.let("fma", left, right, addend)
     args = [env[arg.number] for arg in node.args]
-    if target == "cuda" and node.op == "exp" and _is_below_largest(node.args[0]):
-        return exp_below(b, args[0])
+    if target == "cuda" and largest_of(node) is not None:
+        return exp_below(b, args[0], summed=node.number in summed)
     if (
         target == "cpu"
         and node.op == "add"
@@ -138,15 +142,19 @@ def lower(
     return b.let(node.op, *args)
 
 
-def _is_below_largest(node: Node) -> bool:
-    """Say whether a float32 is what its line's largest value is above it, negative."""
-    if not isinstance(node, Apply) or node.op != "subtract":
-        return False
-    value, most = node.args
+def largest_of(node: Node) -> Reduce | None:
+    """Return the largest value m of e**(x - m), of float32 values x of a line."""
+    if not isinstance(node, Apply) or node.op != "exp":
+        return None
+    (below,) = node.args
+    if not isinstance(below, Apply) or below.op != "subtract":
+        return None
+    value, most = below.args
     while isinstance(most, Broadcast):
         most = most.arg
-    largest = isinstance(most, Reduce) and most.op == "max" and most.arg is value
-    return largest and node.dtype is dtypes.float32
+    if isinstance(most, Reduce) and (most.op, most.arg) == ("max", value):
+        return most if node.dtype is dtypes.float32 else None
+    return None
 
 
 def _widened(node: Node) -> bool:

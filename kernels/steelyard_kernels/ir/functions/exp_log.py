@@ -122,16 +122,24 @@ def exp(b: Statements, x: Operand) -> Operand:
     )
 
 
-def exp_below(b: Statements, x: Operand) -> Operand:
+def exp_below(b: Statements, x: Operand, *, summed: bool) -> Operand:
     """Return e**x of float32 values that are not above 0, on a GPU; below 2**-126 it is 0.
 
     2**t of t = x log2(e) is off by what t's rounding lost, which is put back: the error is
     that of the GPU's 2**t, 2**-22.5 of the result, and 2**-28 |x| for the rounding of ln 2.
+
+    Where n powers are only `summed`, one of them that of 0, nothing is put back: their sum
+    is off by at most 2**-22.5 + 2**-24 log(n) of it. Each is off by 2**-24 |x| besides, and
+    the mean of |x|, by the powers' shares of the sum, is the shares' entropy less the
+    logarithm of the sum: at most log(n).
     """
     s = Floats(b, x)
-    x = b.let("maximum", x, s.number(EXP[s.dtype].lowest))  # infinity has no rest
+    if not summed:
+        x = b.let("maximum", x, s.number(EXP[s.dtype].lowest))  # infinity has no rest
     t = b.let("multiply", x, s.number(1 / math.log(2)))
     power = b.let("exp2_approx", t)
+    if summed:
+        return power
     return s.fma(power, s.fma(t, s.number(-math.log(2)), x), power)
 
 
