@@ -112,7 +112,9 @@ def _pad(shape: tuple[int, ...], features: str) -> tuple[int, int]:
     return half, half
 
 
-OURS: Final = {each: _ours(*each) for each in product((1, 2), LAYOUTS)}
+OURS: Final[dict[tuple[int, str], KernelFunction]] = {
+    each: _ours(*each) for each in product((1, 2), LAYOUTS)
+}
 convolution: Final = OURS[1, "last"]
 
 

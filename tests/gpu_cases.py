@@ -367,27 +367,6 @@ def shapes():
         yield Case(f"reduce_{op}_bool", kernel, (flags,), bool_, want, 0, 4)
 
 
-def matrix(dtype):
-    """Make d = a @ b + c of 16x16 and 16x8, each lane's fragments in a row of its own.
-
-    PTX ISA: lane 4 g + t holds of a the pairs at (g, 2 t), (g + 8, 2 t), (g, 2 t + 8),
-    (g + 8, 2 t + 8), of b those at (2 t, g), (2 t + 8, g), of c (g, 2 t), (g + 8, 2 t).
-    """
-    a, b_ = Buffer("a", dtype, N), Buffer("b", dtype, N)
-    c, d = Buffer("c", float32, N), Buffer("d", float32, N, access="out")
-    b = Builder(INT)
-    lane = b.thread()
-    fragments = [
-        b.load(
-            of, b.at("multiply", lane, lanes), lanes, alignment=lanes * of.dtype.bytes
-        )
-        for of, lanes in ((a, 8), (b_, 4), (c, 4))
-    ]
-    product = b.let("mma", *fragments)
-    b.store(d, b.at("multiply", lane, 4), product, alignment=16)
-    return b.kernel("matrix", [a, b_, c, d, N], threads=32)
-
-
 def block_sums(threads=128):
     """Make y[block] = the block's sum of x: shuffles, a barrier, shared memory."""
     x, y = Buffer("x", float32, N), Buffer("y", float32, N, access="out")

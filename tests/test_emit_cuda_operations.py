@@ -13,14 +13,12 @@ from steelyard_device import cubin, nvrtc
 from steelyard_kernels.dtypes import (
     HALVES,
     bfloat16,
-    float16,
     float32,
     float64,
     int32,
     int64,
 )
 from steelyard_kernels.emit.cuda import emit, joined
-from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.ir.builder import Builder, const
 from steelyard_kernels.ir.loops import Buffer
 from steelyard_kernels.ir.verify import verify
@@ -127,22 +125,6 @@ def test_the_line_of_every_operation_is_golden(golden):
                 before = re.search(r"  (.*);\n  if \(\w+\)(?: \{\n)? .*y.*=", text)
                 lines.append(f"{case.name}: {before[1]}")
     golden("\n".join(lines) + "\n")
-
-
-def test_a_matrix_product_takes_one_shape():
-    """m16n8k16 becomes a tensor core's instruction; other fragments are refused."""
-    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
-    for dtype in (float16, bfloat16):
-        kernel = gpu_cases.matrix(dtype)
-        verify(kernel, "cuda")
-        made = cubin.read(nvrtc.compile(emit(kernel), "sm_80").cubin)["kernel"]
-        assert made.tensor_core == 1
-    x = Buffer("x", float16, gpu_cases.N)
-    b = Builder(gpu_cases.INT)
-    half = b.load(x, 0, 4)
-    b.let("mma", half, half, const(0.0, float32, 4))
-    with pytest.raises(Unsupported, match="take fragments of 8, 4 and 4 lanes"):
-        emit(b.kernel("small", [x, gpu_cases.N], threads=32))
 
 
 def test_integers_wrap_and_indices_do_not():

@@ -9,7 +9,6 @@ import pytest
 from gpu_cases import COUNT, THREADS
 
 from steelyard_device import nvrtc
-from steelyard_kernels.dtypes import HALVES
 from steelyard_kernels.emit.cuda import emit, joined
 
 CASES = gpu_cases.everything()
@@ -56,25 +55,3 @@ def test_asynchronous_copies_arrive(arch):
     compiled = nvrtc.compile(emit(gpu_cases.staged()), arch).cubin
     gpu.launch(compiled, "kernel", 3, 64, [x, y, ctypes.c_int(len(x))])
     assert np.array_equal(x, y)
-
-
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_a_matrix_product_is_numpys(arch, dtype):
-    """Of small integers, whose sums are exact in any order."""
-    random = np.random.default_rng(2)
-    shapes = ((16, 16), (16, 8), (16, 8))
-    a, b, c = (random.integers(-5, 6, shape).astype(np.float32) for shape in shapes)
-    lane = np.arange(32)
-    g, t = lane // 4, lane % 4
-    pairs = [(g, 2 * t), (g + 8, 2 * t), (g, 2 * t + 8), (g + 8, 2 * t + 8)]
-    left = np.stack([a[r, k + j] for r, k in pairs for j in (0, 1)], 1)
-    right = np.stack([b[k + j, g] for k in (2 * t, 2 * t + 8) for j in (0, 1)], 1)
-    places = [(r, 2 * t + j) for r in (g, g + 8) for j in (0, 1)]
-    start = np.stack([c[place] for place in places], 1)
-    seen = np.full((32, 4), np.nan, np.float32)
-    stored = [np.ascontiguousarray(gpu_cases.rounded(x, dtype)) for x in (left, right)]
-    compiled = nvrtc.compile(emit(gpu_cases.matrix(dtype)), arch).cubin
-    args = [*stored, np.ascontiguousarray(start), seen, ctypes.c_int(1)]
-    gpu.launch(compiled, "kernel", 1, 32, args)
-    want = a @ b + c
-    assert np.array_equal(seen, np.stack([want[place] for place in places], 1))

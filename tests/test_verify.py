@@ -289,17 +289,15 @@ def test_the_builder_refuses_what_has_no_type():
 
 
 def test_what_only_a_gpu_has_is_legal_there_and_unsupported_on_a_cpu():
-    """Barriers, shuffles, asynchronous copies and matrix instructions."""
+    """Barriers, shuffles and asynchronous copies."""
     shared = Buffer("s", float16, index(64), "shared", access="inout")
     source = Buffer("x", float16, N)
-    fragment, total = const(1.0, float16, 8), const(0.0, float32, 4)
     body = (
         Alloc(shared),
         Effect("copy_async", (shared, ZERO, source, ZERO, index(8), index(8))),
         Effect("copy_commit"),
         Effect("copy_wait", (ZERO,)),
         Effect("barrier"),
-        Let(Var("m", total.type), "mma", (fragment, fragment, total)),
         Let(Var("d", F), "shuffle_xor", (ONE, index(16))),
     )
     verify(Kernel("k", (source, N), body, threads=32), "cuda")
@@ -313,13 +311,6 @@ def test_an_asynchronous_copy_goes_from_global_to_shared():
     body = (Effect("copy_async", (X, ZERO, X, ZERO, index(8), index(8))),)
     with pytest.raises(CompilerBug, match="copies from a global buffer to a shared"):
         verify(Kernel("k", (X, N), body, threads=32), "cuda")
-
-
-def test_a_matrix_instruction_adds_half_products_to_float32():
-    """Fragments of other dtypes are refused."""
-    body = (Let(Var("m", F16), "mma", (ONES, ONES, ONES)),)
-    with pytest.raises(CompilerBug, match="mma: "):
-        verify(Kernel("k", (), body, threads=32), "cuda")
 
 
 @pytest.mark.parametrize(

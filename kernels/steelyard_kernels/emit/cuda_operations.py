@@ -59,7 +59,7 @@ PAIRS: Final = {  # on the bits of one half, or of two: no rounding to do
 }
 BITS: Final = frozenset(  # take halves as bits; all else takes their float32 twins
     {
-        *("where", "splat", "extract", "mma"),
+        *("where", "splat", "extract"),
         *("shuffle_xor", "shuffle_down", "shuffle"),
         *PAIRS,
         *(f"reduce_{op}" for op in PAIRS),
@@ -285,31 +285,3 @@ SHAPES: Final[
     "any_block": _vote,
     "exp2_approx": _approximate,
 }
-
-
-@cache
-def matrix(types: tuple[Type, ...]) -> Template:
-    """Return mma.m16n8k16, the one shape: fragments of 8, 4 and 4 lanes a thread.
-
-    PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions", says which element
-    of each matrix a lane holds. Raises `Unsupported` for other fragments.
-    """
-    a, b, c = types
-    if (a.lanes, b.lanes, c.lanes) != (8, 4, 4):
-        raise Unsupported(
-            f"mma of {a}, {b} and {c} does not exist on target cuda; "
-            f"take fragments of 8, 4 and 4 lanes (m16n8k16)."
-        )
-    name = SHORT[a.dtype]
-    results = ", ".join([f'"+f"({{0}}_{k})' for k in range(4)])
-    left = ", ".join([f'"r"({{1}}_{k})' for k in range(4)])
-    right = ", ".join([f'"r"({{2}}_{k})' for k in range(2)])
-    return Template(
-        (
-            f'asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{name}.{name}.f32 "',
-            '  "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, "',
-            '  "{{%0, %1, %2, %3}};"',
-            f"  : {results}",
-            f"  : {left}, {right});",
-        )
-    )

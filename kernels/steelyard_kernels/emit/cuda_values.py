@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from steelyard_kernels.dtypes import HALVES
-from steelyard_kernels.emit.cuda_operations import BITS, matrix, template
+from steelyard_kernels.emit.cuda_operations import BITS, template
 from steelyard_kernels.emit.cuda_template import copy, widen
 from steelyard_kernels.emit.cuda_text import Writer, is_packed, register, widened
 from steelyard_kernels.ir.loops import Const, Let, Var
@@ -167,22 +167,6 @@ class Values(Writer):
             self.do(f"{register(node.var.type)} {name}_{lane} = {text}{part};")
         return True
 
-    def matrix(self, node: Let) -> bool:
-        """Start the result as what is added to: the instruction adds in place."""
-        made = matrix(tuple([arg.type for arg in node.args]))
-        name = self.define(node.var)
-        *factors, start = node.args
-        self.copied(start, name, declared=True)
-        fragments = []
-        for which, factor in zip("lr", factors, strict=True):
-            fragment, uniform = self.ref(factor)
-            if uniform:  # it has no parts to be named
-                fragment = f"{name}{which}"
-                self.copied(factor, fragment, declared=True)
-            fragments.append(fragment)
-        self.put(made, name, *fragments)
-        return True
-
     def copied(self, value: Operand, name: str, *, declared: bool) -> None:
         """Assign a value to a variable with parts."""
         text, uniform = self.ref(value)
@@ -200,5 +184,4 @@ SHAPES: Final[dict[str, Callable[[Values, Let], bool]]] = {
     "splat": Values.splat,
     "extract": Values.extract,
     "slide": Values.slide,
-    "mma": Values.matrix,
 }

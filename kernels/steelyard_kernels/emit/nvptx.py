@@ -314,5 +314,5 @@ OWN: Final[dict[str, Callable[[Writer, str, list[str], list[Type]], str]]] = {
     "shuffle_xor": _shuffle,
     "shuffle_down": _shuffle,
     "exp2_approx": _approximate,
-    **dict.fromkeys(("mma", "shuffle", "any_warp", "any_block"), _refused),
+    **dict.fromkeys(("shuffle", "any_warp", "any_block"), _refused),
 }

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from steelyard_kernels.dtypes import (
     HALVES,
-    bfloat16,
     bool_,
-    float16,
     float32,
     int32,
     int64,
@@ -179,12 +177,6 @@ def _vote(args: Types, _stated: Type | None) -> Type | None:
     return args[0] if args[0] is typed(bool_) else None
 
 
-def _matrix(args: Types, _stated: Type | None) -> Type | None:
-    a, b, c = args
-    halves = a.dtype is b.dtype and a.dtype in {float16, bfloat16}
-    return c if halves and c.dtype is float32 else None
-
-
 FUSED = Rule("arguments are float32 or float64 of one type, the result's", _fused)
 SINGLE = Rule("the argument is float32, and so is the result", _single)
 COMPARISON = Rule(
@@ -205,7 +197,6 @@ SHUFFLE = Rule("a value and a lane, an index, give the value's type", _shuffle)
 FETCH = Rule("a value, a lane and a width, indices, give the value's type", _fetch)
 VOTE = Rule("a scalar bool gives a scalar bool", _vote)
 NUMBERED = Rule("the result is an index", _number)
-MATRIX = Rule("two fragments of one half type add to a float32 fragment", _matrix)
 
 UNLIKE = {"where": SELECT}
 ANYWHERE = frozenset({"cpu", "cuda"})
@@ -235,7 +226,6 @@ OWN: dict[str, Operation] = {  # what is no elementwise operation of tensors
     "shuffle": Operation(3, FETCH, CUDA),
     "any_warp": Operation(1, VOTE, CUDA),  # whether it holds in any of 32 threads
     "any_block": Operation(1, VOTE, CUDA),  # in any of the block's: a barrier as well
-    "mma": Operation(3, MATRIX, CUDA),  # a @ b + c on a warp's fragments
     "exp2_approx": Operation(1, SINGLE, CUDA),  # relative error 2**-22, no denormals
 }
 

@@ -26,9 +26,7 @@ from steelyard_kernels.ir.loops import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-VARYING = frozenset(
-    {"thread", "shuffle_xor", "shuffle_down", "shuffle", "any_warp", "mma"}
-)
+VARYING = frozenset({"thread", "shuffle_xor", "shuffle_down", "shuffle", "any_warp"})
 BARRIERS = frozenset({"barrier", "any_block"})
 PRIVATE = frozenset({"register", "stack"})
 
