@@ -1,4 +1,3 @@
-import random
 import statistics
 from dataclasses import replace
 
@@ -127,13 +126,6 @@ def test_samples_before_a_wrong_result_are_kept():
     assert len(record.samples()) == len(record.samples().mhz) == 1
 
 
-def test_kernels_of_a_window_are_told():
-    """As the clock saw them."""
-    stream, _ = spoken(FakeClock(Machine(), kernels=3))
-    sample(stream, sampler.Record(), 0)
-    assert stream.kernels == 3
-
-
 def test_a_frequency_is_cycles_over_time_between_two_stamps():
     """Around a missed stamp those beside it count; one that goes back is none."""
     machine = Machine(mhz=1500)
@@ -155,12 +147,3 @@ def test_another_clock_reads_the_same_windows():
     assert statistics.median(r.ticks for r in readings) == 3300 + 2000
     assert machine.log.count("flush") == 9
     assert "poison" not in machine.log
-
-
-def test_queues_of_any_length_end_when_enough_is_enough():
-    """Whatever the seed."""
-    draw = random.Random(1)
-    for seed in range(50):
-        samples = draw.randrange(1, 60)
-        stream, _ = spoken(room=draw.randrange(1, 30))
-        assert len(sample(stream, sampler.Record(), seed, samples)) >= samples
