@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     Shape = Callable[[Writer, list[str], Type, Type], str]
 
+PART_BYTES = 16  # of a vector, within which lanes change places in one instruction
 REDUCED = {  # a vector to a scalar
     ("reduce_add", "int"): "llvm.vector.reduce.add",
     ("reduce_add", "uint"): "llvm.vector.reduce.add",
@@ -181,18 +182,51 @@ def _insert(_w: Writer, args: list[str], type_: Type, _result: Type) -> str:
 
 
 def _interleave(half: int) -> Shape:
-    """Take the lanes of two vectors in turn, from the first half of both on or second."""
+    """Take so many lanes of two vectors in turn, of the first half of each part or second.
+
+    A part is what a processor shuffles fastest: 16 bytes, or all of a shorter vector.
+    """
 
     def interleaved(_w: Writer, args: list[str], type_: Type, _result: Type) -> str:
-        lanes, vector = type_.lanes, register(type_)
-        first = half * lanes // 2
+        lanes, count, part = type_.lanes, int(args[2]), _part(type_)
         places = [
-            first + k + second for k in range(lanes // 2) for second in (0, lanes)
+            begin + half * part // 2 + k + each + second
+            for begin in range(0, lanes, part)
+            for k in range(0, part // 2, count)
+            for second in (0, lanes)
+            for each in range(count)
         ]
-        order = ", ".join([f"i32 {place}" for place in places])
-        return f"shufflevector {vector} {args[0]}, {vector} {args[1]}, <{lanes} x i32> <{order}>"
+        return _shuffled(args, type_, places)
 
     return interleaved
+
+
+def _parts(odd: int) -> Shape:
+    """Take every second part of one vector, then of another."""
+
+    def taken(_w: Writer, args: list[str], type_: Type, _result: Type) -> str:
+        part = _part(type_)
+        places = [
+            begin + k
+            for begin in range(odd * part, 2 * type_.lanes, 2 * part)
+            for k in range(part)
+        ]
+        return _shuffled(args, type_, places)
+
+    return taken
+
+
+def _part(type_: Type) -> int:
+    return min(type_.lanes, PART_BYTES // type_.dtype.bytes)
+
+
+def _shuffled(args: list[str], type_: Type, places: list[int]) -> str:
+    """Return the lanes of two vectors at places."""
+    order, vector = ", ".join([f"i32 {place}" for place in places]), register(type_)
+    return (
+        f"shufflevector {vector} {args[0]}, {vector} {args[1]}, "
+        f"<{type_.lanes} x i32> <{order}>"
+    )
 
 
 def _slide(_w: Writer, args: list[str], type_: Type, _result: Type) -> str:
@@ -298,6 +332,8 @@ SHAPES: dict[str, Shape] = {
     "where": _select,
     "interleave_low": _interleave(0),
     "interleave_high": _interleave(1),
+    "parts_even": _parts(0),
+    "parts_odd": _parts(1),
     "slide": _slide,
     "iota": _iota,
     "mask_below": _mask_below,

@@ -137,6 +137,12 @@ def _insert(args: Types, _stated: Type | None) -> Type | None:
 
 
 def _interleave(args: Types, _stated: Type | None) -> Type | None:
+    first, second, count = args
+    fits = first is second and first.lanes > 1 and _is_index(count)
+    return first if fits else None
+
+
+def _part(args: Types, _stated: Type | None) -> Type | None:
     first, second = args
     return first if first is second and first.lanes > 1 else None
 
@@ -189,7 +195,10 @@ CAST = Rule("the result has the argument's lanes", _cast)
 SPLAT = Rule("a scalar goes to every lane of its own dtype", _splat)
 EXTRACT = Rule("a vector and a constant lane give a scalar", _extract)
 INSERT = Rule("a vector, its scalar and a constant lane give the vector", _insert)
-INTERLEAVE = Rule("two vectors of one type give one of it", _interleave)
+INTERLEAVE = Rule(
+    "two vectors of one type and a constant count give one of it", _interleave
+)
+PART = Rule("two vectors of one type give one of it", _part)
 SLIDE = Rule("two vectors of one type and a constant index give one of it", _slide)
 IOTA = Rule("the result is an integer", _iota)
 MASK_BELOW = Rule("an index gives a bool vector", _mask_below)
@@ -211,9 +220,12 @@ OWN: dict[str, Operation] = {  # what is no elementwise operation of tensors
     "splat": Operation(1, SPLAT, ANYWHERE),
     "extract": Operation(2, EXTRACT, ANYWHERE),
     "insert": Operation(3, INSERT, CPU),  # the vector, but the scalar in one lane
-    # The lanes of two vectors in turn: those of their first halves, of their second.
-    "interleave_low": Operation(2, INTERLEAVE, CPU),
-    "interleave_high": Operation(2, INTERLEAVE, CPU),
+    # Within 16 bytes, so many lanes of two vectors in turn: of their first halves, of
+    # their second. Then every second 16 bytes of two vectors, from the first, the second.
+    "interleave_low": Operation(3, INTERLEAVE, CPU),
+    "interleave_high": Operation(3, INTERLEAVE, CPU),
+    "parts_even": Operation(2, PART, CPU),
+    "parts_odd": Operation(2, PART, CPU),
     # The lanes so many places up, behind the last ones of the second vector.
     "slide": Operation(3, SLIDE, ANYWHERE),
     "iota": Operation(0, IOTA, ANYWHERE),  # 0, 1, 2, ... by lane

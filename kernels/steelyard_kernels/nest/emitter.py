@@ -65,7 +65,8 @@ class Emitter(Values):
         self._hoists = target == "cpu"
         self.levels = self._sorted()
         self.kept: Kept | None = None
-        if self._hoists and (schedule.keep or schedule.hoist):
+        rows = schedule.keep is Place.STACK or schedule.hoist is not None
+        if self._hoists and rows:
             self.kept = planner(nest).kept(schedule)
             self._room = Stack(
                 b,

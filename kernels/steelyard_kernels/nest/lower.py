@@ -12,7 +12,7 @@ from math import prod
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import INDEX, Operand, Var
-from steelyard_kernels.nest import lower_gpu
+from steelyard_kernels.nest import lower_gpu, squares
 from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.nest.columns import Columns
 from steelyard_kernels.nest.emitter import Emitter
@@ -31,6 +31,7 @@ from steelyard_kernels.schedule.model import LINE, Machine
 from steelyard_kernels.schedule.parameters import Lowered, arguments, extent_slot
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 from steelyard_kernels.schedule.tile import Carried, tile_runtime
+from steelyard_kernels.schedule.transposition import transposed_of
 
 
 def nothing(program: Program, threads: int) -> Lowered:
@@ -50,6 +51,9 @@ def lower(
     """
     nest = nest_of(program)
     check(nest, schedule, target, aligned=aligned)
+    of = transposed_of(nest) if schedule.keep is Place.REGISTER else None
+    if of is not None:
+        return squares.lower(nest, schedule, of, aligned=aligned)
     if target == "cpu":
         return _on_cpu(nest, schedule, aligned=aligned)
     return lower_gpu.lower(nest, schedule, aligned=aligned)

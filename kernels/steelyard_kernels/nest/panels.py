@@ -210,17 +210,26 @@ class Copies:
 def transposed(b: Builder, rows: Sequence[Operand]) -> list[Operand]:
     """Emit the columns of a square of vectors.
 
-    To interleave the first half of the rows with the second moves every bit of an
-    element's place one up, the row's first bit to the end; as often as there are bits of
-    a row, this puts the lane's bits first.
+    First within parts of 16 bytes, in which lanes change places in one instruction: of
+    as many rows each vector then has one column a part. Then whole parts change places.
     """
-    found: list[Operand] = list(rows)
-    half = len(rows) // 2
-    for _ in range(len(rows).bit_length() - 1):
-        pairs = zip(found[:half], found[half:], strict=True)
+    lanes = len(rows)
+    found: Sequence[Operand] = rows
+    part = min(lanes, 16 // rows[0].type.dtype.bytes)
+    count = 1
+    while count < part:
         found = [
-            b.let(f"interleave_{part}", *pair)
-            for pair in pairs
-            for part in ("low", "high")
+            b.let(f"interleave_{half}", found[k], found[k + count], b.number(count))
+            for first in range(0, lanes, 2 * count)
+            for k in range(first, first + count)
+            for half in ("low", "high")
         ]
-    return found
+        count *= 2
+    for _ in range((lanes // part).bit_length() - 1):
+        pairs = [
+            (found[first + k], found[first + part + k])
+            for first in range(0, lanes, 2 * part)
+            for k in range(part)
+        ]
+        found = [b.let(f"parts_{k}", *pair) for k in ("even", "odd") for pair in pairs]
+    return list(found)

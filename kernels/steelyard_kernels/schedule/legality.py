@@ -26,6 +26,7 @@ from steelyard_kernels.schedule.legality_gpu import (
 from steelyard_kernels.schedule.model import LINE, STREAM_BYTES, Machine
 from steelyard_kernels.schedule.order import in_order, reduced_outside
 from steelyard_kernels.schedule.schedule import LAST, Cut, Place, Schedule
+from steelyard_kernels.schedule.transposition import squares_problem
 
 if TYPE_CHECKING:
     from steelyard_kernels.schedule.blocking import Blocking
@@ -165,6 +166,8 @@ def problem(nest: Nest, schedule: Schedule, target: str, *, aligned: bool) -> st
             return why
     if target == "cuda" and schedule.keep is Place.SHARED:
         why = tile_problem(nest, schedule)
+    elif target == "cpu" and schedule.keep is Place.REGISTER:
+        why = squares_problem(nest, schedule)
     else:
         why = loops_problem(nest, schedule) or lines_problem(nest, schedule, target)
         why = why or kept_problem(nest, schedule, target)

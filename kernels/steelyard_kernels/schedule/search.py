@@ -122,7 +122,10 @@ def _on_cpu(
             nest, machine, aligned=aligned, likely=likely, refuse=refuse
         )
     else:
-        walked = loops.on_cpu(nest, machine)
+        walked = chain(
+            transposition.on_cpu(nest, machine, aligned=aligned),
+            loops.on_cpu(nest, machine),
+        )
     return chain(blocked, walked)
 
 

@@ -1,5 +1,12 @@
 """Tiles of nests of one pass that read arrays along another axis than they write.
 
+On a CPU these are rows of squares, which are transposed in registers:
+
+    i:v16.core256 j:v16.r2.core keep-r
+
+A core takes 256 squares of 16 x 16 along i, side by side with as many along j: two, so
+that it writes 128 bytes of a row at a time. On a GPU they are tiles in shared memory:
+
     i:v4.thread16.grid j:v4.thread16.grid keep-shared
 
 A block has a tile of two axes, the last and the one along which these arrays lie in
@@ -189,3 +196,25 @@ def blocks(nest: Nest, schedule: Schedule) -> int:
     """Return how many blocks a launch has, for every cut's rest."""
     extents = zip(nest.extents, schedule.cuts, strict=True)
     return prod([-(-extent // cut.size) for extent, cut in extents])
+
+
+def squares_problem(nest: Nest, schedule: Schedule) -> str:
+    """Say why a schedule's squares do not fit, and what to do instead; "" if they do."""
+    of, last = transposed_of(nest), len(nest.extents) - 1
+    if of is None or any(value.guards for value in of.values):
+        return (
+            "keeps squares in registers, but every array lies in order along the last "
+            "axis; choose no place"
+        )
+    for axis, cut in enumerate(schedule.cuts):
+        cuts = cut.size > 1 and axis not in {of.axis, last}
+        if len(cut.axes) > 1 or cut.place is not schedule.cuts[0].place or cuts:
+            tiled = f"{NAMES[of.axis]} and {NAMES[last]}"
+            return (
+                f"cuts {cut.axes} as no squares; cut {tiled} and leave each axis alike"
+            )
+    lanes = {schedule.cuts[axis].at(Place.VECTOR) for axis in (of.axis, last)}
+    if len(lanes) > 1 or not lanes <= {2, 4, 8, 16, 32}:
+        shown = " x ".join(map(str, sorted(lanes)))
+        return f"has squares of {shown} lanes; choose a power of two up to 32 for both"
+    return ""

@@ -1,0 +1,119 @@
+"""Arrays that a CPU reads along another axis than it writes: squares in registers."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from steelyard_kernels import array as xp
+from steelyard_kernels.artifact import Artifact
+from steelyard_kernels.expression.simplify import simplify
+from steelyard_kernels.function import kernel
+from steelyard_kernels.schedule import strategies
+from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
+from steelyard_kernels.targets import machine
+
+SHAPES = [
+    (64, 32),
+    (33, 65),
+    (1, 7),
+    (2, 3),
+    (16, 129),
+    (300, 17),
+    (3, 40, 37),
+    (17, 2, 48),
+]
+
+
+def of_squares(made, *arrays, aligned=True):
+    """Return the schedules of a program that transpose in registers."""
+    program = simplify(made.program(*arrays))
+    every = strategies.candidates(program, machine(), aligned=aligned)
+    return [each for each in every if each.keep is Place.REGISTER]
+
+
+def run(made, arrays, schedule):
+    """Build and launch; return the output."""
+    work = made.bind(*arrays, schedule=schedule)
+    work.launch()
+    (found,) = work.outputs.values()
+    return found
+
+
+def permuted(axes):
+    """Return the kernel that permutes an array's axes."""
+    return kernel(lambda x: xp.permute_dims(x, axes))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int8"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_permuted_elements_are_where_they_belong(shape, dtype):
+    """By every schedule, of every permutation."""
+    x = np.random.default_rng(0).integers(-99, 99, shape).astype(dtype)
+    tried = 0
+    for axes in itertools.permutations(range(len(shape))):
+        made = permuted(axes)
+        for schedule in of_squares(made, x):
+            found = run(made, [x], schedule)
+            assert np.array_equal(found, x.transpose(axes)), schedule.label
+            tried += 1
+    assert tried or 1 in shape
+
+
+@kernel
+def mixed(x, y, c, *, scale):
+    """Add what lies otherwise, in another dtype, and along either axis alone."""
+    return (x.T * scale + y).astype("float32") + c[:, None] * 2
+
+
+@pytest.mark.parametrize("shape", [(48, 80), (37, 75)], ids=str)
+def test_what_is_computed_of_squares_is_computed_along_the_last_axis(shape):
+    """Beside arrays that lie in order already."""
+    rng = np.random.default_rng(1)
+    x, y = rng.standard_normal(shape), rng.standard_normal(shape[::-1])
+    c = rng.standard_normal(shape[1]).astype("float32")
+    schedules = of_squares(mixed, x, y, c)
+    assert schedules
+    for schedule in schedules:
+        work = mixed.bind(x, y, c, schedule=schedule, scale=0.5)
+        work.launch()
+        (found,) = work.outputs.values()
+        exact = (x.T * 0.5 + y).astype("float32") + c[:, None] * 2
+        np.testing.assert_allclose(found, exact, rtol=2.0**-22, atol=2.0**-22)
+
+
+def test_transposes_are_of_squares_unasked():
+    """Two side by side, with stores that go round the caches, by both cores."""
+    made = kernel(lambda x: x.T)
+    program = simplify(made.program(np.empty((4096, 4096), "float32")))
+    chosen = strategies.heuristic(program, machine())
+    assert chosen.keep is Place.REGISTER
+    assert chosen.streaming
+    assert chosen.threads == 0
+    assert chosen.cuts[-1].at(Place.REGISTER) == 2
+    unaligned = of_squares(made, np.empty((64, 64), "float32"), aligned=False)
+    assert unaligned
+    assert not any(each.streaming for each in unaligned)
+
+
+def squares(lanes, *, axes="ij", wide=None):
+    """Return a schedule of squares."""
+    cuts = [Cut(axis, ((1, Place.CORE),)) for axis in axes]
+    cuts[0] = Cut(axes[0], ((lanes, Place.VECTOR), (1, Place.CORE)))
+    cuts[-1] = Cut(axes[-1], ((wide or lanes, Place.VECTOR), (1, Place.CORE)))
+    return Schedule(tuple(cuts), keep=Place.REGISTER)
+
+
+@pytest.mark.parametrize(
+    ("function", "schedule", "said"),
+    [
+        (lambda x: x + 1, squares(16, axes="i", wide=16), "every array lies in order"),
+        (lambda x: x.T, squares(16, wide=8), "squares of 8 x 16 lanes; choose a power"),
+        (lambda x: x.T, squares(3), "squares of 3 lanes; choose a power of two"),
+    ],
+)
+def test_squares_that_do_not_fit_say_why(function, schedule, said):
+    """And what to choose."""
+    built = kernel(function).build(np.ones((40, 50), "float32"), schedule=schedule)
+    assert not isinstance(built, Artifact)
+    assert said in built.error
