@@ -18,7 +18,7 @@ import numpy as np
 
 from steelyard import Builder, axis, benchmark
 from steelyard.declare.handles import Call, Handle
-from steelyard_kernels import KernelFunction, reference
+from steelyard_kernels import KernelFunction, dtypes, reference
 from steelyard_kernels import array as xp
 from steelyard_kernels.grad import value_and_grad
 
@@ -172,7 +172,7 @@ def bert_steps(b: Builder, tokens: Tokens, layers: int, width: int) -> Call:
 
     def expected(*arrays: Any) -> list[Any]:
         found = reference.evaluate(
-            made.program(*[(h.shape, "float32") for h in given]), arrays
+            made.program(*[(h.shape, dtypes.float32) for h in given]), arrays
         )
         return [found[name] for name in ("loss", *(h.name for h in given[2:]))]
 

@@ -95,6 +95,7 @@ def sheets(spaces: Sequence[Space], width: int) -> Iterator[RenderableType | str
 def _kernels(space: Space, width: int) -> Iterator[RenderableType]:
     """Yield a line a kernel, and all of them: summed over workers, and by the wall."""
     lines, sums = [], [0, 0, 0, 0]
+    seen: set[int] = set()  # kernels of one text are compiled once
     for number, part in enumerate(space.parts):
         own = [
             result
@@ -102,7 +103,9 @@ def _kernels(space: Space, width: int) -> Iterator[RenderableType]:
             if owner == number
         ]
         phases = [(name, taken) for each in own for name, taken in each.phases]
-        codes = {id(e.code): e.code for e in own if isinstance(e, Artifact)}
+        made = {id(e.code): e.code for e in own if isinstance(e, Artifact)}
+        codes = {key: code for key, code in made.items() if key not in seen}
+        seen |= made.keys()
         times = [
             sum(taken for name, taken in phases if name in LOWERING),
             sum(taken for name, taken in phases if name == "emit"),
@@ -112,7 +115,8 @@ def _kernels(space: Space, width: int) -> Iterator[RenderableType]:
         sums = [a + b for a, b in zip(sums, times, strict=True)]
         first, *more = part.launches
         which = f"{first} and {len(more)} more" if more else str(first)
-        lines.append((which, part.reason, str(len(own)), *map(duration, times)))
+        cells = [duration(time) if time else NOTHING for time in times]
+        lines.append((which, part.reason, str(len(own)), *cells))
     wall = {stage.name: stage.wall for stage in space.batch.stages}
     walls = [
         sum(wall.get(name, 0) for name in LOWERING),
