@@ -414,10 +414,10 @@ def _spread(b, x):
     return b.let("add", x, b.splat(b.let("extract", x, const(3, int32)), 8))
 
 
-def everything():
-    """Return all cases, by lanes of 1 and 8 where an operation has both."""
+def everything(*widths):
+    """Return all cases, by so many lanes where an operation has them."""
     made = []
-    for lanes in (1, 8):
+    for lanes in widths:
         for family in (arithmetic, functions, bits, choices, casts):
             made += family(lanes)
     return [*made, *fused(), *shapes()]

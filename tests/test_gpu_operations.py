@@ -11,7 +11,7 @@ from gpu_cases import COUNT, THREADS
 from steelyard_device import nvrtc
 from steelyard_kernels.emit.cuda import emit, joined
 
-CASES = gpu_cases.everything()
+CASES = gpu_cases.everything(1, 8)
 
 
 @pytest.fixture(scope="module")

@@ -281,13 +281,16 @@ def test_every_row_is_what_numpy_says_in_every_dtype(run, dtype, tmp_path):
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 def test_every_row_compiles_for_gpus_in_every_dtype(dtype):
-    """By NVRTC and by LLVM; integers and float8 without local memory."""
+    """By NVRTC and by LLVM, without local memory.
+
+    But for large angles of float64, which NVRTC's library reduces in 40 bytes.
+    """
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
     kernel = lowered(dtype)[1].kernel
     text = nvptx_host.joined([nvptx.emit(kernel, entry="kernel")])
-    for made in (
-        nvrtc.compile(cuda.emit(kernel), "sm_90a"),
-        from_ir.compile(text, "sm_90a"),
+    for made, stack in (
+        (nvrtc.compile(cuda.emit(kernel), "sm_90a"), 40 * (dtype is float64)),
+        (from_ir.compile(text, "sm_90a"), 0),
     ):
         (seen,) = cubin.read(made.cubin).values()
-        assert not seen.stack or dtype in {float32, float64}
+        assert seen.stack == stack
