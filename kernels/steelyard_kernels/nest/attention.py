@@ -53,7 +53,9 @@ class _Lowering(Tiles):
         self.sums = b.alloc("sums", float32, tiling.columns // 2, "register")
         half = self.product.dtype
         self.weights = b.alloc("weights", half, tiling.keys // 2, "register")
-        self.stores = Sums(tiling, self.emitter, self.memory, (self.thread,) * 2)
+        self.stores = Sums(
+            tiling, self.emitter, self.memory, (self.thread, self.thread)
+        )
         self.softmax = Softmax(tiling, self.emitter, self.scores, self.thread)
 
     def emit(self) -> Lowered:
