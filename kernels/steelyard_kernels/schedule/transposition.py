@@ -52,6 +52,7 @@ def transposed_of(nest: Nest) -> Transposed | None:
     if (
         nest.space <= last
         or nest.lines
+        or nest.running
         or any(value.over for value in nest.values)
         or any(output.offset.axes != every for output in nest.outputs)
     ):
