@@ -258,8 +258,8 @@ def test_every_recipe_offers_legal_schedules_alone_and_at_least_one(name):
     """Of every program of the table, aligned and not."""
     where, checked = TARGETS[name].device(), 0
     cases = [c for row in TABLE for c in row.cases if not {name, "*"} & {*row.refused}]
-    for case, aligned in itertools.product(cases, (True, False)):
-        program = simplify(case.program())
+    programs = ((case, simplify(case.program())) for case in cases)
+    for (case, program), aligned in itertools.product(programs, (True, False)):
         every = strategies.candidates(program, where, aligned=aligned)
         assert every, case.name
         if strategies.is_nothing(program):
