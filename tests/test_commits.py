@@ -19,11 +19,11 @@ def fault(subject):
     """Say what is wrong with a commit's subject; nothing if it is as asked for."""
     if len(subject) > LONGEST:
         return f"{len(subject)} characters, at most {LONGEST} are allowed"
-    if not re.match(r"[A-Z]\w+ \S", subject):
+    if not re.match(r"[A-Z]\w+,? \S", subject):
         return "expected a capital letter and several words"
     if subject.endswith("."):
         return "a subject has no full stop"
-    if TENSES.fullmatch(subject.split()[0]):
+    if TENSES.fullmatch(subject.split()[0].rstrip(",")):
         return "expected an imperative: Add, not Added or Adding"
     return ""
 
@@ -34,6 +34,8 @@ def fault(subject):
         ("Add steelyard init", True),
         ("Speed up the gate's listing", True),
         ("Feed samples one at a time", True),
+        ("Build, list and tune each kernel", True),
+        ("Listed, built and tuned kernels", False),
         ("Keep " + "x" * 67, True),
         ("Keep " + "x" * 68, False),
         ("Added steelyard init", False),
