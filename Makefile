@@ -2,10 +2,11 @@
 # but what judges by times of its own, which `make test-measuring` does on a machine that is free.
 # `make builds` measures what is only built, for GPUs that need not be here: minutes.
 # `make loops` measures loops of thousands of iterations, and their builds, on the CPU.
-# `make products` measures products of matrices, convolutions and attention on the CPU.
+# `make products` measures products of matrices, convolutions, attention and BERT on the CPU.
 # `make layouts` measures transposes, sums of columns and results of rows, also on a GPU.
 # `make docs` builds the site into build/site.
-# `make gpu` measures the shipped kernels on a GPU; `make peers` other people's beside them.
+# `make gpu` measures the shipped kernels, products, convolutions and attention on a GPU, and
+# `make peers` other people's beside them; BERT is `steelyard run suites -k gpu_bert`.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -22,7 +23,7 @@ builds: .venv/ready
 	$(BIN)/steelyard run suites -k "cuda or fusion" --blocks 2
 
 products: .venv/ready
-	$(BIN)/steelyard run suites -k "(products or convolutions or attentions or berts) and not gpu_"
+	$(BIN)/steelyard run suites -k "(products or convolutions or attentions or bert) and not gpu_"
 
 loops: .venv/ready
 	$(BIN)/steelyard run suites -k "noisy and not gpu_ and not cuda" --blocks 2
