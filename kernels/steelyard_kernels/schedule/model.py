@@ -7,6 +7,7 @@ than `RESIDENT_BYTES`, and mostly in the last-level cache otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final
@@ -178,6 +179,27 @@ def sharing_terms(
         ("claims", CLAIM_NS * rounds),
         ("waiting", work * max(uneven, jitter)),
     )
+
+
+def bounded(
+    terms: Sequence[tuple[str, float]],
+    moved: Traffic,
+    schedule: Schedule,
+    machine: Machine,
+    chunks: int,
+) -> Prediction:
+    """Return what takes as long as its `terms`, or its memory if that takes longer.
+
+    The term of memory is what it takes beyond the others.
+    """
+    work = max(
+        sum([taken for _, taken in terms]), memory_term(moved, schedule, machine)
+    )
+    left = work
+    for _, taken in terms:
+        left -= taken
+    sharing = sharing_terms(schedule, machine, chunks, work)
+    return Prediction((*terms, ("memory", left), *sharing))
 
 
 def together(memory: float, computing: float) -> float:

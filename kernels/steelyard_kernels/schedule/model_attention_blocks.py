@@ -17,8 +17,7 @@ from steelyard_kernels.schedule.attention_blocking import (
 from steelyard_kernels.schedule.model import (
     Machine,
     Prediction,
-    memory_term,
-    sharing_terms,
+    bounded,
     traffic,
 )
 from steelyard_kernels.schedule.model_blocks import (
@@ -47,20 +46,12 @@ def model(nest: Nest, machine: Machine) -> Callable[[Schedule], Prediction]:
         blocking = blocking_of(whole, schedule)
         assert blocking is not None
         threads = machine.threads if blocking.shared else 1
-        products, weights, copies = (
-            cycles * CYCLE_NS / threads for cycles in _cycles(blocking)
-        )
-        memory = memory_term(moved, schedule, machine)
-        work = max(products + weights + copies, memory)
-        return Prediction(
-            (
-                ("multiply", products),
-                ("weights", weights),
-                ("copies", copies),
-                ("memory", work - products - weights - copies),
-                *sharing_terms(schedule, machine, prod(blocking.blocks), work),
-            )
-        )
+        names = "multiply", "weights", "copies"
+        terms = [
+            (name, cycles * CYCLE_NS / threads)
+            for name, cycles in zip(names, _cycles(blocking), strict=True)
+        ]
+        return bounded(terms, moved, schedule, machine, prod(blocking.blocks))
 
     return predict
 

@@ -18,8 +18,7 @@ from steelyard_kernels.schedule.model import (
     PAGE_BYTES,
     Machine,
     Prediction,
-    memory_term,
-    sharing_terms,
+    bounded,
     traffic,
 )
 from steelyard_kernels.schedule.schedule import Schedule
@@ -53,21 +52,13 @@ def model(nest: Nest, machine: Machine) -> Callable[[Schedule], Prediction]:
         blocking = blocking_of(product, schedule)
         assert blocking is not None
         threads = machine.threads if blocking.shared else 1
-        multiplied, copied, behind = (
-            cycles * CYCLE_NS / threads for cycles in _cycles(blocking, machine)
-        )
+        names = "multiply", "copies", "behind"
+        terms = [
+            (name, cycles * CYCLE_NS / threads)
+            for name, cycles in zip(names, _cycles(blocking, machine), strict=True)
+        ]
         chunks = -(-prod(blocking.blocks) // blocking.turns)
-        memory = memory_term(moved, schedule, machine)
-        work = max(multiplied + copied + behind, memory)
-        return Prediction(
-            (
-                ("multiply", multiplied),
-                ("copies", copied),
-                ("behind", behind),
-                ("memory", work - multiplied - copied - behind),
-                *sharing_terms(schedule, machine, chunks, work),
-            )
-        )
+        return bounded(terms, moved, schedule, machine, chunks)
 
     return predict
 
