@@ -37,6 +37,11 @@ Place: TypeAlias = tuple[Index, ...]  # of an element, along each dimension
 Source: TypeAlias = Input | Arange | Along  # what elements are loaded of
 
 
+def names_of(axes: Iterable[int]) -> str:
+    """Return the names of axes as one word, as cuts have them."""
+    return "".join([NAMES[axis] for axis in axes])
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
     """What is computed for each index of some axes.

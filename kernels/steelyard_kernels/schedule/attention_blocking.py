@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from steelyard_kernels.nest.axes import NAMES, Nest
+from steelyard_kernels.nest.axes import Nest, names_of
 from steelyard_kernels.nest.contraction import in_order
 from steelyard_kernels.nest.weighing import Weighing, weighing_of
 from steelyard_kernels.schedule.blocking import (
@@ -21,10 +21,12 @@ from steelyard_kernels.schedule.blocking import (
     MOST_STACK,
     Blocking,
     Panel,
+    Pieces,
     registers,
+    scheduled,
 )
 from steelyard_kernels.schedule.model import LINE, Machine
-from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
+from steelyard_kernels.schedule.schedule import Place, Schedule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +60,7 @@ class AttentionBlocking(Blocking):
         whole, keys = self.weighing.sums, self.scores
         rest = (1, Place.CORE if self.shared else Place.SERIAL)
         vectors, serial = (self.lanes, Place.VECTOR), (1, Place.SERIAL)
-        every: list[tuple[tuple[int, ...], tuple[tuple[int, Place], ...]]] = [
+        every: list[Pieces] = [
             (whole.outer, (rest,)),
             (whole.rows, ((self.rows, Place.REGISTER), (self.down, Place.STACK), rest)),
             *[
@@ -75,13 +77,7 @@ class AttentionBlocking(Blocking):
             ],
             (keys.product.depth, ((keys.depth, Place.STACK), serial)),
         ]
-        return Schedule(
-            tuple(
-                Cut("".join([NAMES[axis] for axis in axes]), factors)
-                for axes, factors in every
-                if axes
-            )
-        )
+        return scheduled(every)
 
     @property
     def kept(self) -> tuple[Panel, Panel, Panel]:
@@ -119,7 +115,7 @@ def blocking_of(whole: Weighing, schedule: Schedule) -> AttentionBlocking | None
     cuts = {cut.axes: cut for cut in schedule.cuts}
     sums = whole.sums
     every = sums.rows, sums.columns, sums.depth
-    names = ["".join([NAMES[axis] for axis in axes]) for axes in every]
+    names = [names_of(axes) for axes in every]
     if not cuts.keys() >= {*names}:
         return None
     rows, columns, keys = (cuts[name] for name in names)

@@ -11,12 +11,13 @@ high-performance matrix multiplication", 2008.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import Final, TypeAlias
 
 from steelyard_kernels.expression.expr import Input
-from steelyard_kernels.nest.axes import NAMES, Value
+from steelyard_kernels.nest.axes import Value, names_of
 from steelyard_kernels.nest.contraction import Contraction, in_order, in_rows
 from steelyard_kernels.schedule.model import LINE, Machine
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
@@ -24,6 +25,8 @@ from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 # Bytes of a thread's stack, which has 8 MiB, and 2 where a shell says "unlimited".
 MOST_STACK: Final = 1 << 20
 LANES: Final = (1, 2, 4, 8, 16, 32, 64)
+Pieces: TypeAlias = tuple[tuple[int, ...], tuple[tuple[int, Place], ...]]
+"""Axes, and how they are cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,8 @@ class Panel:
 
     `axes` are those of its rows or columns. `across`: elements along these are neighbours,
     or else those along the depth. `lanes` are copied at a time, `turned`: along the depth
-    though they lie across, `by_rows`: up to the end of the last axis. Elements are `pitch` from row to row.
+    though they lie across, `by_rows`: up to the end of the last axis. Elements are
+    `pitch` from row to row.
     """
 
     value: Value
@@ -73,7 +77,7 @@ class Blocking:
         rest = (1, Place.CORE if self.shared else Place.SERIAL)
         near = [Place.STACK if copied else Place.SERIAL for copied in self.copies]
         product = self.product
-        every: list[tuple[tuple[int, ...], tuple[tuple[int, Place], ...]]] = [
+        every: list[Pieces] = [
             (product.outer, ((self.turns, rest[1]),)),
             (product.rows, ((self.rows, Place.REGISTER), (self.down, near[0]), rest)),
             (
@@ -87,13 +91,7 @@ class Blocking:
             ),
             (product.depth, ((self.depth, Place.STACK), (1, Place.SERIAL))),
         ]
-        return Schedule(
-            tuple(
-                Cut("".join([NAMES[axis] for axis in axes]), factors)
-                for axes, factors in every
-                if axes
-            )
-        )
+        return scheduled(every)
 
     @property
     def columns(self) -> int:
@@ -181,13 +179,16 @@ class Blocking:
         return (copied + prod(self.sums)) * self.product.dtype.bytes
 
 
+def scheduled(every: Sequence[Pieces]) -> Schedule:
+    """Return the schedule that cuts axes so, without those that a nest has not."""
+    return Schedule(tuple(Cut(names_of(axes), cut) for axes, cut in every if axes))
+
+
 def blocking_of(product: Contraction, schedule: Schedule) -> Blocking | None:
     """Return the blocking that a schedule says; None if it says something else."""
     cuts = {cut.axes: cut for cut in schedule.cuts}
     every = product.rows, product.columns, product.depth
-    rows, columns, depth = (
-        cuts.get("".join([NAMES[axis] for axis in axes])) for axes in every
-    )
+    rows, columns, depth = (cuts.get(names_of(axes)) for axes in every)
     if rows is None or columns is None or depth is None:
         return None
     near = [

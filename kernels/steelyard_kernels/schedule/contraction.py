@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from steelyard_kernels.dtypes import HALVES, DType, float32
 from steelyard_kernels.expression.expr import Cast, Input, Node, View
 from steelyard_kernels.expression.indices import Index, Part, axis
-from steelyard_kernels.nest.axes import NAMES, Nest, Stored, Value
+from steelyard_kernels.nest.axes import Nest, Stored, Value, names_of
 from steelyard_kernels.nest.contraction import Contraction, contraction_of
 
 HALF: Final = 2  # bytes
@@ -69,7 +69,7 @@ class Product:
 
     def names(self, loop: int) -> str:
         """Return the names of a loop's axes."""
-        return "".join([NAMES[axis] for axis in self.loops[loop]])
+        return names_of(self.loops[loop])
 
     @property
     def batch(self) -> list[int]:
@@ -103,9 +103,9 @@ class Product:
         return [*read, *[output.offset for output in self.nest.outputs]]
 
     def lies(self, offset: Index, lanes: int, axis: int | None = None) -> bool:
-        """Say whether so many columns from a multiple of them on are aligned vectors.
+        """Say whether `lanes` columns, or elements along another axis, are aligned vectors.
 
-        Or what else is along an axis.
+        They begin at a multiple of `lanes`.
         """
         group = self.loops[self.axes[2] if axis is None else axis]
         others = [step for term, step in offset.terms if term not in group]
