@@ -150,9 +150,8 @@ def _recalled(
     program: Program, schedule: Schedule | None, target: Target, *, aligned: bool
 ) -> tuple[str, Artifact | Failure | None]:
     with span("key"):
-        from steelyard_kernels.building.keys import (
-            key,  # the first kernel of a process is a bar
-        )
+        # Late: how soon a process has its first kernel is measured.
+        from steelyard_kernels.building.keys import key
 
         named = key(program, schedule, target, aligned=aligned)
     with span("read"):

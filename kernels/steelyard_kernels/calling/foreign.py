@@ -1,6 +1,6 @@
 """Another build's binary, launched on a bound kernel's own arguments.
 
-Builds of two commits are so weighed in one process, where each works on the same arrays
+Builds of two commits are measured so in one process, where each works on the same arrays
 with the same threads: where memory lies is no difference between them. A binary passes
 from process to process as bytes: see `steelyard_device.binary`.
 """

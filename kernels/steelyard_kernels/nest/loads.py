@@ -2,8 +2,9 @@
 
 That is all of them where there are no bulk copies, and those whose rows begin at no
 multiples of 16 bytes. What is read through windows is at an index of the thread's row and
-depth, of which the row's part is computed once a tile. A thread takes 16 bytes at a time, or a pair of elements where all
-are aligned, or one; asynchronous copies bring what they can.
+depth, of which the row's part is computed once a tile. A thread takes 16 bytes at a time,
+or a pair of elements where all are aligned, or one; asynchronous copies bring what they
+can.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ _Turn: TypeAlias = tuple[int, int, Operand]
 
 
 class Loads:
-    """Emits the loads of a block's factors that are not `bulk`, or of `every` one."""
+    """Emits the loads of a block's factors that no bulk copy brings."""
 
     def __init__(
         self,

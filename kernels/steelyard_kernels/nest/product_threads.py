@@ -16,9 +16,7 @@ from steelyard_kernels.nest.product import Lowering
 from steelyard_kernels.schedule.contraction import UNIT
 from steelyard_kernels.schedule.gpu import WARP
 from steelyard_kernels.schedule.parameters import Lowered
-from steelyard_kernels.schedule.product_tiling import (
-    ROWS,
-)
+from steelyard_kernels.schedule.product_tiling import ROWS
 from steelyard_kernels.schedule.tile import Carried
 
 

@@ -135,10 +135,7 @@ def _softmax(weight: Value, over: tuple[int, ...]) -> tuple[Value, bool] | None:
     if _reduced(total, "sum", over) is not power:
         return None
     safe = least == 1.0 and -inf < floor <= float32.smallest
-    if not safe and (least, floor) != (
-        -inf,
-        -inf,
-    ):  # JAX's floor, with no value's largest
+    if not safe and (least, floor) != (-inf, -inf):  # -inf is JAX's floor
         return None
     return (shifted[0], safe) if _reduced(most, "max", over) is shifted[0] else None
 

@@ -5,10 +5,10 @@
 
 By wgmma a block multiplies 2 x 64 rows by 128 columns, with a warpgroup of 128 threads for
 each 64 rows, in steps of 4 x 16 along k, 4 of which are on their way to shared memory at a
-time. Clusters of 2 blocks share a tile and divide k. By mma.sync, the second one, each of
-8 warps multiplies 2 x 16 rows by 16 x 8 columns. Where threads copy by
-themselves, `warp2` instead of `cluster2` has two groups of them divide k. `blocks132` stay
-for one tile after another.
+time. Clusters of 2 blocks share a tile and divide k. By mma.sync, the second schedule,
+each of 8 warps multiplies 2 x 16 rows by 16 x 8 columns. Where the threads that multiply
+copy too, `warp2` in place of `cluster2` has two groups of them divide k. With `blocks132`
+so many blocks stay for one tile after another.
 """
 
 from __future__ import annotations
@@ -297,9 +297,7 @@ def registers(tiling: Tiling) -> int:
         (product.rows, tiling.tall),
         (product.columns, tiling.columns),
     ):
-        if (
-            factor.window is not None and not factor.across
-        ):  # each row's place, and guards
+        if factor.window is not None and not factor.across:  # rows' places and guards
             turns = count * STEP // (tiling.consumers * factor.lanes)
             others += turns * len(factor.window.guards)
     return tiling.repeats * tiling.columns // 2 + own + others

@@ -22,9 +22,7 @@ DEPTHS: Final = (256,), (256, 512)
 COPIES: Final = (True, True), (False, True), (True, False), (False, False)
 # Multiplications that are handed to other cores: less is done before they wake.
 SHARED: Final = 1 << 19
-TURN: Final = (
-    1 << 16
-)  # that a core takes at a time, about, where there are many matrices
+TURN: Final = 1 << 16  # that a core takes at a time, about, of many matrices
 
 
 def on_cpu(
