@@ -9,6 +9,7 @@ import pytest
 from attention_programs import drawn, expected, softmax
 
 from steelyard_kernels import array as xp
+from steelyard_kernels import reference
 from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.simplify import simplify
@@ -122,6 +123,35 @@ def transposed_bias(q, k, v, bias):
 def of_sums(q, k, v):
     """Attend by what is computed, and add to the result."""
     return xp.matmul(softmax(xp.matmul(q + q, k.mT)), v * 2) + q
+
+
+def nan_ahead(s, _bias):
+    """Fill what lies ahead with what no maximum leaves out."""
+    i, j = xp.arange(s.shape[-2])[:, None], xp.arange(s.shape[-1])
+    return xp.where(j <= i, s, xp.nan)
+
+
+def above_infinity(s, bias):
+    """See where a bias is a number."""
+    return xp.where(bias > -xp.inf, s, -xp.inf)
+
+
+def above_nan(s, bias):
+    """See no key."""
+    return xp.where(bias > xp.nan, s, -1e30)
+
+
+@pytest.mark.parametrize("mask", [nan_ahead, above_infinity, above_nan])
+def test_masks_that_are_nearly_causal_are_computed(mask):
+    """None of them is taken for keys up to a query's own number, and more."""
+    arrays = drawn(programs.plain, (1, 2, 40, 40, 16, 16), "float32")
+    bias = np.zeros((40, 40), "float32")
+    bias[1, 4:] = -np.inf
+    made = kernel(
+        lambda q, k, v, bias: xp.matmul(softmax(mask(xp.matmul(q, k.mT), bias)), v)
+    )
+    (exact,) = reference.evaluate(made.program(*arrays, bias), [*arrays, bias]).values()
+    np.testing.assert_allclose(made(*arrays, bias), exact, rtol=0, atol=1e-4)
 
 
 def test_computed_factors_are_made_while_they_are_copied():

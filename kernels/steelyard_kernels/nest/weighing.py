@@ -167,7 +167,7 @@ def _scaled(
         fill = outside.node.value if isinstance(outside.node, Constant) else 0.0
         ahead = _ahead(seen, i, j)
         # Where a query sees no key, the fill is what counts.
-        if ahead is None or fill > NO_SCORE or (ahead < 0 and fill != -inf):
+        if ahead is None or not fill <= NO_SCORE or (ahead < 0 and fill != -inf):
             return None, None
         logits = plain(inside)
     scale, value = 1.0, logits
@@ -211,7 +211,9 @@ def _ahead(seen: Value, i: int, j: int) -> int | None:
 
 
 def _line(value: Value) -> Index | None:
-    """Return the index that a value of 0, 1, 2, ... is, and numbers more."""
+    """Return the index that a value of 0, 1, 2, ... is, and numbers more; of floats none."""
+    if value.node.dtype.kind != "int":
+        return None
     if isinstance(value.source, Arange) and not (value.guards or value.step):
         return value.offset
     if isinstance(value.node, Constant):
