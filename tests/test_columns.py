@@ -66,6 +66,31 @@ def test_extremes_of_columns_are_exact(shape):
         assert np.array_equal(found, x.max(-2) - x.min(-2), equal_nan=True)
 
 
+def flags_of(x):
+    """Return narrow results beside wide ones."""
+    return tuple(of(x, axis=-2) for of in (xp.any, xp.all, xp.count_nonzero))
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 31), (5, 33), (3, 4, 7)], ids=str)
+def test_nothing_is_written_behind_the_last_column(shape):
+    """Vectors of 8 bytes are widened to 16, of which a mask may leave lanes open."""
+    x = (np.random.default_rng(3).random(shape) < 0.5).astype("float32")
+    made = kernel(flags_of)
+    for schedule in strategies.candidates(simplify(made.program(x)), machine()):
+        rooms = [np.full(1 << 12, 7, np.uint8) for _ in range(3)]
+        kinds, size = ("bool", "bool", "int64"), x[..., 0, :].size
+        sizes = [size * np.dtype(kind).itemsize for kind in kinds]
+        outs = [
+            room[:count].view(kind).reshape(x[..., 0, :].shape)
+            for room, count, kind in zip(rooms, sizes, kinds, strict=True)
+        ]
+        made.bind(x, out=outs, schedule=schedule).launch()
+        for room, count in zip(rooms, sizes, strict=True):
+            assert (room[count:] == 7).all(), schedule.label
+        exact = x.any(-2), x.all(-2), np.count_nonzero(x, axis=-2)
+        assert all(map(np.array_equal, outs, exact)), schedule.label
+
+
 def test_columns_are_summed_row_by_row():
     """A core has half of all columns, and reads eight rows at a time."""
     made = kernel(lambda x: xp.sum(x, axis=0))

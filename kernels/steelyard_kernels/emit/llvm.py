@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steelyard_kernels.dtypes import bool_
-from steelyard_kernels.emit.llvm_operations import expression
+from steelyard_kernels.emit.llvm_operations import expression, known_mask
 from steelyard_kernels.emit.llvm_text import (
     Writer,
     literal,
@@ -77,11 +77,12 @@ class Emitter:
     `nvptx` overrides what a GPU does otherwise.
     """
 
-    __slots__ = ("allocas", "checks", "w")
+    __slots__ = ("allocas", "checks", "masks", "w")
 
     def __init__(self, host: Host) -> None:
         self.w = Writer(host)
         self.allocas: list[str] = []
+        self.masks: dict[Operand, str] = {}  # those that are known, spelled out
         self.checks: dict[type, Callable[..., None]] = {
             Let: self.let,
             Load: self.load,
@@ -145,6 +146,9 @@ class Emitter:
             return
         args = [ref(arg) for arg in node.args]
         result = node.var.type
+        if node.op == "mask_below" and isinstance(node.args[0], Const):
+            count = int(node.args[0].value)
+            self.masks[node.var] = known_mask(count, result.lanes)
         type_ = node.args[0].type if args else result
         spelled = expression(self.w, node.op, args, type_, result)
         self.w.lines.append(f"  %{node.var.name} = {spelled}")
@@ -164,6 +168,16 @@ class Emitter:
         return kind, self.w.put(
             f"getelementptr{inbounds} {element}, {kind} {base}, {number} {ref(index)}"
         )
+
+    def flags(self, mask: Operand, type_: Type) -> tuple[str, str]:
+        """Return the type and the value of a mask of what is loaded or stored.
+
+        A known mask of less than 16 bytes is spelled where it is used: LLVM 22 widens
+        these vectors, and of a mask from another block it may read bits that it never
+        wrote as those of the lanes behind.
+        """
+        known = self.masks if type_.lanes * type_.dtype.bytes < 16 else {}
+        return spell("i1", type_.lanes), known.get(mask, ref(mask))
 
     def condition(self, mask: Operand) -> str | None:
         """Return the one condition that a mask is in every lane, if it is known."""
@@ -192,9 +206,9 @@ class Emitter:
         if flag is not None:
             return self.load_if(at, spelled, flag, align)
         name = f"llvm.masked.load.{_element_name(type_)}.{_space_name(at)}"
-        flags = (spell("i1", type_.lanes), ref(mask))
         zeros = (spelled, "zeroinitializer")
-        return self.w.call(spelled, name, at, ("i32", str(align)), flags, zeros)
+        how = ("i32", str(align)), self.flags(mask, type_)
+        return self.w.call(spelled, name, at, *how, zeros)
 
     def load_if(self, at: tuple[str, str], spelled: str, flag: str, align: int) -> str:
         """Load behind a branch."""
@@ -227,9 +241,9 @@ class Emitter:
             w.do(f"br label %{name}.end")
             w.label(f"{name}.end")
         else:
-            flags = (spell("i1", type_.lanes), ref(node.mask))
             name = f"llvm.masked.store.{_element_name(type_)}.{_space_name(at)}"
-            w.do(w.call("void", name, (spelled, value), at, ("i32", str(align)), flags))
+            how = ("i32", str(align)), self.flags(node.mask, type_)
+            w.do(w.call("void", name, (spelled, value), at, *how))
 
     def put(
         self, node: Store, value: tuple[str, str], at: tuple[str, str], align: int

@@ -250,7 +250,8 @@ def _mask_below(w: Writer, args: list[str], type_: Type, result: Type) -> str:
     lanes, words = result.lanes, spell("i32", result.lanes)
     (count,) = args
     if not count.startswith("%"):
-        return _known_mask(int(count), register(result), lanes)
+        spelled, mask = register(result), known_mask(int(count), lanes)
+        return f"bitcast {spelled} {mask} to {spelled}"
     index = register(type_)
     for name, bound in (("smin", lanes), ("smax", 0)):
         pair = (index, count), (index, str(bound))
@@ -264,10 +265,10 @@ def _mask_below(w: Writer, args: list[str], type_: Type, result: Type) -> str:
     return f"icmp slt {words} {_numbered('i32', lanes)}, {count}"
 
 
-def _known_mask(count: int, type_: str, lanes: int) -> str:
+def known_mask(count: int, lanes: int) -> str:
+    """Return the mask of the lanes below a number."""
     flags = ["true" if lane < count else "false" for lane in range(lanes)]
-    mask = f"<{', '.join([f'i1 {flag}' for flag in flags])}>" if lanes > 1 else flags[0]
-    return f"bitcast {type_} {mask} to {type_}"
+    return f"<{', '.join([f'i1 {flag}' for flag in flags])}>" if lanes > 1 else flags[0]
 
 
 def _shift(op: str) -> Shape:
