@@ -447,7 +447,7 @@ def test_a_capsule_of_several_launches_has_each_with_its_code(project, tmp_path)
         ((1, "code"), [0, 1], "no object file"),
         ((1, "code"), launches[0]["code"], "not facts.code_hash"),
         ((1, "threads"), 3, "threads"),
-        ((), [], "it has 0 launches on cpu"),
+        ((), [], "it has 0 launches, not 1 to"),
     ):
         edit = set_("launch", "launches", *path, to=to)
         with pytest.raises(SteelyardError, match=re.escape(says)):

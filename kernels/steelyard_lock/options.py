@@ -41,7 +41,7 @@ axes_option = click.option(
     multiple=True,
     callback=_axes,
     metavar="AXIS=1,2",
-    help="Replace an axis's values: n, rows, hidden, dtype.",
+    help="Replace an axis's values: n, rows, hidden, dtype, or those of a benchmark.",
 )
 arrays_option = click.option(
     "--arg",

@@ -27,7 +27,7 @@ MOST: Final = 200
 """Handles, arrays and slots."""
 
 LAUNCHES: Final = 5000
-"""Of a program: 12 layers of BERT-base have 132."""
+"""Of a program: 12 layers of BERT-base have 108 on a CPU."""
 
 LONGEST: Final = 2**46
 """Bytes of a buffer: more than any memory has."""
@@ -107,14 +107,15 @@ def _require_handles(manifest: Manifest) -> None:
 
 def _require_launch(manifest: Manifest) -> None:
     """Refuse a launch without what its device needs, or with slots that get nothing."""
-    several, device = "launches" in manifest["launch"], manifest["device"]
-    every = binary.launches(manifest["launch"])
-    if not 0 < len(every) <= LAUNCHES or (several and device != "cpu"):
-        raise Malformed(f"it has {len(every)} launches on {device}")
+    device, every = manifest["device"], binary.launches(manifest["launch"])
+    if "launches" in manifest["launch"] and device != "cpu":
+        raise Malformed(f"it has several launches on {device}, and only a cpu's can")
+    if not 0 < len(every) <= LAUNCHES:
+        raise Malformed(f"it has {len(every)} launches, not 1 to {LAUNCHES}")
     needed = {"threads"} if device == "cpu" else {"grid", "block", "shared"}
     for launch in every:
-        if (needed | {"entry", "slots"}) - launch.keys():
-            raise Malformed(f"a launch on {device} has no {min(needed)}, or no entry")
+        if missing := {*needed, "entry", "slots"} - launch.keys():
+            raise Malformed(f"a launch on {device} has no {', '.join(sorted(missing))}")
         _require_slots(launch["slots"], manifest)
 
 

@@ -38,7 +38,7 @@ class Array(TypedDict):
     bytes: Bytes
 
 
-class One(TypedDict):
+class OneLaunch(TypedDict):
     """One of several launches on a CPU; its code begins and is as long as ``code`` says."""
 
     entry: Symbol
@@ -53,7 +53,7 @@ class Launch(TypedDict):
     facts: dict[str, Any]
     entry: NotRequired[Symbol]
     slots: NotRequired[list[tuple[Name, Text, Any]]]
-    launches: NotRequired[list[One]]
+    launches: NotRequired[list[OneLaunch]]
     threads: NotRequired[Annotated[int, Within(0, 1)]]
     grid: NotRequired[Extents]
     block: NotRequired[Extents]

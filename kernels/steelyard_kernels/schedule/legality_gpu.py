@@ -110,7 +110,7 @@ def cluster_problem(nest: Nest, schedule: Schedule) -> str:
     (cut, *more) = [c for c in schedule.cuts if c.at(Place.CLUSTER) > 1]
     blocks = cut.at(Place.CLUSTER)
     if cut is first or more or NAMES.index(cut.axes[-1]) < nest.space - len(inner):
-        return f"has {first.label} for a cluster; share one loop that is reduced"
+        return f"has {cut.label} for a cluster; share one loop that is reduced"
     if blocks not in CLUSTERS or cut.at(Place.THREAD) < max(blocks, 2):
         most = min(CLUSTERS[-1], cut.at(Place.THREAD))
         return f"has a cluster of {blocks} blocks; choose 1 to {most}"

@@ -54,9 +54,8 @@ def _tilings(nest: Nest, gpu: Gpu, *, aligned: bool) -> Iterator[AttentionTiling
         steps = -(-n // keys)
         every = (steps,) if steps <= MOST_STAGES else ()
         several = {*every, *[s for s in STAGES if s < steps]}
-        for stages in sorted(
-            several, reverse=groups == 1
-        ):  # waits are hidden by others
+        # Waits of one warpgroup are hidden by others: alone, it has the most stages first.
+        for stages in sorted(several, reverse=groups == 1):
             tiling = AttentionTiling(whole, groups, columns, stages, keys=keys)
             yield tiling
             if prod(tiling.tiles) > gpu.multiprocessors and keys <= MOST_STAYING:
