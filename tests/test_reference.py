@@ -91,3 +91,11 @@ def test_runtime_scalars_are_taken_by_name():
     a = np.ones(3)
     program = scaled.program(a)
     assert (reference.evaluate(program, [a], {"s": 5.0})["out"] == 5).all()
+
+
+def test_what_is_taken_of_no_element_is_nothing():
+    """Sorted lines are their elements at computed places, of which there are none."""
+    made = kernel(lambda x: xp.sort(x, axis=-1))
+    nothing = np.zeros((0, 3), np.float32)
+    (found,) = reference.evaluate(made.program(nothing), [nothing]).values()
+    assert found.shape == made(nothing).shape == (0, 3)

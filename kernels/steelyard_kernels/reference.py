@@ -326,6 +326,8 @@ def _gathered(value: Values, which: Values, node: Gather) -> Values:
     lead = np.broadcast_shapes(value.shape[:2], which.shape[:2])
     every = np.broadcast_to(value, (*lead, *value.shape[2:]))
     chosen = np.broadcast_to(which, (*lead, *node.shape))
+    if not chosen.size:  # NumPy refuses place 0 of an axis without any
+        return np.empty(chosen.shape, value.dtype)
     ones = (1,) * len(node.shape)
     first, second = (
         x.reshape((*x.shape, *ones)) for x in np.ogrid[: lead[0], : lead[1]]
