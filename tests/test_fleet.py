@@ -278,6 +278,22 @@ def test_a_job_that_loses_every_machine_is_given_up(url, monkeypatch):
     assert "lost 2 times" in found[0].log
 
 
+def test_a_job_is_not_given_up_where_others_came_through_as_much(url, monkeypatch):
+    """Machines go away by themselves there."""
+    monkeypatch.setattr(record, "MOST_LOST", 2)
+    book = Record(opened(url), lease=0.2)
+    name = book.add(jobs.planned(["a", "b", "c", "d"], ["s"], ["any"], 1))
+    for number, losses in enumerate((1, 2, 3)):
+        for _ in range(losses):
+            assert book.again(name, number, gone=True)
+        claim = Claim(name, number, "box", "me")
+        assert book.claim(claim)
+        assert book.end(claim, 0, "", fine=True)
+    assert [book.again(name, 3, gone=True) for _ in range(5)] == [True] * 4 + [False]
+    assert book.entries(name)[3].state == State.FAILED
+    book.close()
+
+
 def test_an_interrupted_campaign_is_resumed(tmp_path):
     """What was under way is queued; what is done is not done again."""
     book = Record(opened(str(tmp_path / "s.db")), lease=5)

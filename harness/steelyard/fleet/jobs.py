@@ -17,10 +17,9 @@ MOST_FAILED: Final = 2
 """Times that a job may fail by itself before it is reported."""
 
 MOST_LOST: Final = 10
-"""Times that a job's machine may go away before the job is: it may be the job's doing.
-
-What ended a driver or kept an agent from the database is not: that does not count.
-"""
+"""Times that a job's machine may go away, beyond those of jobs that are done, before the
+job is given up: it may be the job's doing. What ends a driver or keeps an agent from the
+database is not: that does not count."""
 
 GONE: Final = "lost its machine"
 """The word of a job whose agent or machine went away."""

@@ -199,20 +199,26 @@ class Record:
     def again(self, campaign: str, job: int, *, gone: bool) -> bool:
         """Tell whether a job is to be done again, which lost its machine where ``gone``.
 
-        One that lost too many is failed.
+        One that lost too many more than any that is done is failed: where machines go
+        away by themselves, those of others do too.
         """
-        still = (JOBS.c.campaign == campaign, JOBS.c.id == job, JOBS.c.state.in_(OPEN))
-        count = sa.update(JOBS).where(*still).values(losses=JOBS.c.losses + int(gone))
-        fail = sa.update(JOBS).where(*still, JOBS.c.losses >= MOST_LOST)
-        said = f"its machine was lost {MOST_LOST} times"
+        every = JOBS.c.campaign == campaign
+        still = (every, JOBS.c.id == job, JOBS.c.state.in_(OPEN))
+        others = sa.select(sa.func.max(JOBS.c.losses))
+        others = others.where(every, JOBS.c.state == State.DONE)
 
         def work(connection: sa.Connection) -> bool:
-            connection.execute(count)
-            connection.execute(fail.values(state=State.FAILED, log=said))
-            return (
-                connection.execute(sa.select(JOBS.c.id).where(*still)).first()
-                is not None
-            )
+            before = connection.scalar(sa.select(JOBS.c.losses).where(*still))
+            if before is None:
+                return False
+            losses = before + int(gone)
+            values: dict[str, Any] = {"losses": losses}
+            fails = losses >= MOST_LOST + (connection.scalar(others) or 0)
+            if fails:
+                said = f"its machine was lost {losses} times"
+                values |= {"state": State.FAILED, "log": said}
+            connection.execute(sa.update(JOBS).where(*still).values(values))
+            return not fails
 
         return bool(self._do(work))
 
