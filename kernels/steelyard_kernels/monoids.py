@@ -158,7 +158,7 @@ MONOIDS: Final[dict[str, Monoid]] = {
 }
 
 
-def residue(extent: int, dtype: DType) -> float:
+def rounding_loss(extent: int, dtype: DType) -> float:
     """Return the share of a mean square that sums may lose to rounding.
 
     A variance below that is 0.

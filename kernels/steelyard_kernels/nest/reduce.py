@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from steelyard_kernels import dtypes
 from steelyard_kernels.expression.expr import Along, Reduce
 from steelyard_kernels.ir.loops import Operand
-from steelyard_kernels.monoids import residue
+from steelyard_kernels.monoids import rounding_loss
 from steelyard_kernels.nest import lines
 from steelyard_kernels.nest.accumulate import Site, Totals, Walker, like
 from steelyard_kernels.nest.axes import Value
@@ -210,7 +210,7 @@ class Group:
             rest = self._share(totals[term, at])
             square = self._share(totals[square_of[term], at])
             var = b.let("fma", b.let("negative", rest), rest, square)
-            limit = residue(self.count, term.dtype)
+            limit = rounding_loss(self.count, term.dtype)
             nothing = b.let("less", var, b.let("multiply", square, like(square, limit)))
             var = b.let("where", nothing, like(var, 0.0), var)
             found[term.args[0].number, at] = b.let("add", mean, rest), var

@@ -205,7 +205,7 @@ def loops_problem(nest: Nest, schedule: Schedule) -> str:
         axes = [NAMES.index(name) for name in cut.axes]
         shared = cut.place is not Place.SERIAL
         if (number and shared) or (len(axes) > 1 and not nest.is_plain(axes)):
-            return f"has {cut.axes} as one loop or shared; walk each axis in turn, {number}"
+            return f"has {cut.axes} as one loop or shared; walk each axis in turn"
         if cut.at(Place.VECTOR) > 1 and not in_order(nest, axes[-1]):
             return out_of_order(cut.axes)
         several = cut.at(Place.VECTOR) * cut.at(Place.REGISTER) > 1

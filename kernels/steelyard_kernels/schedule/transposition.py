@@ -138,7 +138,7 @@ def problem(nest: Nest, schedule: Schedule) -> str:
     if of is None:
         return (
             "keeps a tile in shared memory, but every array lies in order along the last "
-            "axis; choose no place"
+            "axis; leave keep-shared out"
         )
     last = len(nest.extents) - 1
     for axis, cut in enumerate(schedule.cuts):
@@ -205,7 +205,7 @@ def squares_problem(nest: Nest, schedule: Schedule) -> str:
     if of is None or any(value.guards for value in of.values):
         return (
             "keeps squares in registers, but every array lies in order along the last "
-            "axis; choose no place"
+            "axis; leave keep-r out"
         )
     for axis, cut in enumerate(schedule.cuts):
         cuts = cut.size > 1 and axis not in {of.axis, last}

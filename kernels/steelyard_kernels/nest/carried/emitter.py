@@ -33,7 +33,7 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Operand
-from steelyard_kernels.monoids import MONOIDS, accumulator, residue
+from steelyard_kernels.monoids import MONOIDS, accumulator, rounding_loss
 from steelyard_kernels.nest.carried.lanes import Lanes
 from steelyard_kernels.nest.carried.layout import exchanges, lane_axis, numbered, viewed
 from steelyard_kernels.nest.carried.outline import Body
@@ -234,7 +234,7 @@ class Emitter(Products):
         lost = self.let_each("multiply", shape, rest, rest)
         var = self.let_each("subtract", shape, square, lost)
         dtype = accumulator(node.dtype)
-        share = uniform(residue(extent, dtype), dtype)
+        share = uniform(rounding_loss(extent, dtype), dtype)
         least = self.let_each("multiply", shape, square, share)
         nothing = self.let_each("less", shape, var, least)
         return self.let_each("where", shape, nothing, uniform(0, dtype), var)
