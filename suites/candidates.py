@@ -21,7 +21,7 @@ from steelyard import Builder, axis, benchmark
 from steelyard.declare.handles import Call
 from steelyard_kernels.artifact import Failure
 from steelyard_kernels.building import keys
-from steelyard_kernels.building.build import Phases, prepare
+from steelyard_kernels.building.build import Request, prepare
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.group import Candidate, build_all
 from steelyard_kernels.library import examples
@@ -183,7 +183,7 @@ def small(kernels: str, target: str) -> list[Candidate]:
     texts: dict[str, Candidate] = {}
     for one in _every(FROM[kernels], target):
         assert one.schedule is not None
-        made = prepare(one.program, one.schedule, parse(target), Phases(), aligned=True)
+        made = prepare(Request(one.program, one.schedule, parse(target)))
         texts.setdefault(made.text, one)
     shortest = [
         texts[text] for text in sorted(texts, key=lambda text: (len(text), text))

@@ -24,7 +24,7 @@ from steelyard.declare.handles import Call
 from steelyard_device.timings import span, timings
 from steelyard_kernels import library
 from steelyard_kernels.artifact import Failure
-from steelyard_kernels.building.build import Phases, prepare
+from steelyard_kernels.building.build import Request, prepare
 from steelyard_kernels.library import examples
 from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.targets import parse
@@ -106,7 +106,7 @@ class TextBuild:
         """Trace, schedule, lower, verify and emit."""
         del cache
         program = self._kernel.program(*self._specs)
-        prepare(program, None, self._target, Phases(), aligned=True)
+        prepare(Request(program, None, self._target))
 
     def facts(self) -> Mapping[str, Any]:
         """Say what it is for."""

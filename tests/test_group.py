@@ -47,9 +47,9 @@ def some(count, target=GPU, kernel=copy):
 def spoil(monkeypatch, texts):
     """Replace the body of the candidates named in `texts`."""
 
-    def prepared(program, schedule, *rest, **options):
-        source = prepare(program, schedule, *rest, **options)
-        body = texts.get(schedule.label)
+    def prepared(asked):
+        source = prepare(asked)
+        body = texts.get(asked.schedule.label)
         if body is None:
             return source
         first = source.text.index("{\n", source.text.index("__global__")) + 2
@@ -250,8 +250,8 @@ def test_equal_code_of_different_texts_is_a_duplicate(monkeypatch):
     (one,) = some(1, "cpu")
     notes = iter(["; first\n", "; second\n"])
 
-    def prepared(*arguments, **options):
-        source = prepare(*arguments, **options)
+    def prepared(asked):
+        source = prepare(asked)
         return replace(source, text=source.text + next(notes))
 
     monkeypatch.setattr(batching, "prepare", prepared)
@@ -437,9 +437,9 @@ def test_a_builder_that_ignores_its_limit_is_replaced(monkeypatch):
 def spoil_cpu(monkeypatch, label):
     """Mark the text of one candidate for this machine."""
 
-    def prepared(program, schedule, *rest, **options):
-        source = prepare(program, schedule, *rest, **options)
-        mark = "; hang\n" if schedule.label == label else ""
+    def prepared(asked):
+        source = prepare(asked)
+        mark = "; hang\n" if asked.schedule.label == label else ""
         return replace(source, text=source.text + mark)
 
     monkeypatch.setattr(batching, "prepare", prepared)

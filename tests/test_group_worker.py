@@ -7,7 +7,7 @@ import pytest
 import shell
 
 from steelyard_device.errors import DeviceError
-from steelyard_kernels.building.build import Phases, prepare
+from steelyard_kernels.building.build import Request, prepare
 from steelyard_kernels.group import worker as workers
 from steelyard_kernels.group.job import Job, Reply, compile_job
 from steelyard_kernels.group.worker import Process, command
@@ -21,7 +21,7 @@ ARRAY = ((64,), "float32")
 def text():
     """Return a small program for this machine."""
     program = triad.program(ARRAY, ARRAY)
-    return prepare(program, None, CPU, Phases(), aligned=True).text
+    return prepare(Request(program, None, CPU)).text
 
 
 def job(seconds=None, *, timed=False):

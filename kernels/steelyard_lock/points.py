@@ -22,7 +22,7 @@ from steelyard import Benchmark
 from steelyard.declare.axes import text_of
 from steelyard.declare.benchmark import select
 from steelyard_kernels import dtypes, library
-from steelyard_kernels.building.build import Phases, plan_of, tuned
+from steelyard_kernels.building.build import Request, plan_of, tuned
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError, sentence
 from steelyard_kernels.expression.expr import Program
@@ -107,7 +107,7 @@ def ready(point: Point) -> tuple[KernelFunction, Arrays, Schedule | None]:
 def planned(point: Point) -> Plan | None:
     """Return the launches of a point's kernel; None where it is one."""
     program = traced(point, *_given(point))
-    return plan_of(program, parse(point.target), Phases())
+    return plan_of(Request(program, None, parse(point.target)))
 
 
 def _given(point: Point) -> tuple[KernelFunction, Arrays]:

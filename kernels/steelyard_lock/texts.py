@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from steelyard_device.passes import timed
-from steelyard_kernels.building.build import Phases, lowered, plan_of, tuned
+from steelyard_kernels.building.build import Request, lowered, plan_of, tuned
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import printing as expr_print
 from steelyard_kernels.expression.simplify import simplify
@@ -63,12 +63,12 @@ def _stages(point: Point) -> Iterator[tuple[str, str]]:
     yield "trace", expr_print.text(program)
     yield "program", expr_print.text(simplify(program))
     schedule = schedule or tuned(program, target, aligned=True)
-    plan = None if schedule else plan_of(program, target, Phases())
+    plan = None if schedule else plan_of(Request(program, None, target))
     if plan is not None:
         yield "launches", plan.text()
     for part in [each.program for each in plan.launches] if plan else [program]:
         stated = schedule or tuned(part, target, aligned=True)
-        chosen, made = lowered(part, stated, target, Phases(), aligned=True)
+        chosen, made = lowered(Request(part, stated, target))
         yield "schedule", f"{strategy(part)} {chosen.label}\n{chosen}\n"
         yield "loops", loops_print.text(made.kernel)
         yield "text", toolchain(target).emit(made.kernel)

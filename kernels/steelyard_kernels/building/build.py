@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from typing import Final, TypeVar
 
@@ -59,6 +59,22 @@ class Phases:
         return result
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A program to be built for a target, and the phases that have been timed.
+
+    Without a `schedule` it is the heuristic's. `aligned` says that every output starts
+    on a cache line, on a GPU every array; `levels` which caches may be asked and told.
+    """
+
+    program: Program
+    schedule: Schedule | None
+    target: Target
+    aligned: bool = True
+    levels: frozenset[str] = ALL_LEVELS
+    phases: Phases = field(default_factory=Phases)
+
+
 def tuned(program: Program, target: Target, *, aligned: bool) -> Schedule | None:
     """Return the schedule that a file has for a program, where one is named."""
     if "STEELYARD_TUNED" not in os.environ or not aligned:
@@ -80,24 +96,15 @@ def failed(
     return Failure(name, schedule, target, phases.current, sentence(error), error, done)
 
 
-def build_kernel(
-    program: Program,
-    schedule: Schedule | None,
-    target: Target,
-    phases: Phases,
-    named: str,
-    *,
-    aligned: bool,
-    levels: frozenset[str],
-) -> Artifact:
+def build_kernel(asked: Request, named: str) -> Artifact:
     """Build one kernel, kept on disk under a name if there is one; raises what failed."""
-    made = prepare(program, schedule, target, phases, aligned=aligned)
+    made, phases = prepare(asked), asked.phases
     try:
-        code = _code(made, target, phases, reuse="code" in levels)
+        code = _code(made, asked)
     except CompileError as error:
         if named and phases.current == "compile":  # linking may lack memory
-            found = failed(program.name, made.schedule, made.target, phases, error)
-            remember(named, found)
+            name = asked.program.name
+            remember(named, failed(name, made.schedule, made.target, phases, error))
         raise
     built = replace(made, code=code, phases=tuple(phases.done))
     if named:
@@ -105,34 +112,26 @@ def build_kernel(
     return built
 
 
-def plan_of(program: Program, target: Target, phases: Phases) -> Plan | None:
+def plan_of(asked: Request) -> Plan | None:
     """Return the launches of a program; None where it is one kernel, as most are."""
-    simple = simplify(program)
+    simple = simplify(asked.program)
     if is_one(simple):
         return None
     from steelyard_kernels.plan.partition import partition
 
-    return phases.run("partition", lambda: partition(simple, device(target)))
+    machine = device(asked.target)
+    return asked.phases.run("partition", lambda: partition(simple, machine))
 
 
-def restore(
-    program: Program,
-    schedule: Schedule | None,
-    target: Target,
-    phases: Phases,
-    *,
-    aligned: bool,
-    levels: frozenset[str],
-) -> tuple[str, Artifact | None]:
+def restore(asked: Request) -> tuple[str, Artifact | None]:
     """Return a build's key on disk, empty if that is not asked, and what is there.
 
     Raises KernelError, with the compiler's sentence, for what it refused before.
     """
+    phases, levels = asked.phases, asked.levels
     if "disk" not in levels or not keeps():
         return "", None
-    named, known = phases.run(
-        "look up", lambda: _recalled(program, schedule, target, aligned=aligned)
-    )
+    named, known = phases.run("look up", lambda: _recalled(asked))
     if known is None:
         return named, None
     if isinstance(known, Failure):
@@ -142,68 +141,46 @@ def restore(
         place = known.target, known.text
         code = compiled().get(place) if "code" in levels else None
         if code is None:
-            code = compiled()[place] = loaded(known.code, target, phases)
+            code = compiled()[place] = loaded(known.code, asked.target, phases)
         return named, replace(known, code=code, phases=tuple(phases.done))
 
 
-def _recalled(
-    program: Program, schedule: Schedule | None, target: Target, *, aligned: bool
-) -> tuple[str, Artifact | Failure | None]:
+def _recalled(asked: Request) -> tuple[str, Artifact | Failure | None]:
+    program, target = asked.program, asked.target
     with span("key"):
         # Late: how soon a process has its first kernel is measured.
         from steelyard_kernels.building.keys import key
 
-        named = key(program, schedule, target, aligned=aligned)
+        named = key(program, asked.schedule, target, aligned=asked.aligned)
     with span("read"):
         return named, recall(named, program, str(target))
 
 
-def lowered(
-    program: Program,
-    schedule: Schedule | None,
-    target: Target,
-    phases: Phases,
-    *,
-    aligned: bool,
-) -> tuple[Schedule, Lowered]:
+def lowered(asked: Request) -> tuple[Schedule, Lowered]:
     """Go as far as verified loops under a schedule, or the heuristic's."""
-    run, where = phases.run, device(target)
-    simple = run("simplify", lambda: simplify(program))
-    chosen = schedule or run(
+    run, where, aligned = asked.phases.run, device(asked.target), asked.aligned
+    simple = run("simplify", lambda: simplify(asked.program))
+    chosen = asked.schedule or run(
         "schedule", lambda: heuristic(simple, where, aligned=aligned)
     )
     made = run("lower", lambda: lower(simple, chosen, where, aligned=aligned))
-    run("verify", lambda: verify(made.kernel, target.family))
+    run("verify", lambda: verify(made.kernel, asked.target.family))
     return chosen, made
 
 
-def prepare(
-    program: Program,
-    schedule: Schedule | None,
-    target: Target,
-    phases: Phases,
-    *,
-    aligned: bool,
-) -> Artifact:
+def prepare(asked: Request) -> Artifact:
     """Go as far as a candidate's text; raises what made it impossible."""
-    chosen, made = lowered(program, schedule, target, phases, aligned=aligned)
-    text = phases.run("emit", lambda: toolchain(target).emit(made.kernel))
-    return Artifact(
-        program,
-        chosen,
-        str(target),
-        text,
-        made.slots,
-        made.threads,
-        made.per_block,
-        made.shared,
-    )
+    chosen, made = lowered(asked)
+    emit = toolchain(asked.target).emit
+    text = asked.phases.run("emit", lambda: emit(made.kernel))
+    how = made.slots, made.threads, made.per_block, made.shared
+    return Artifact(asked.program, chosen, str(asked.target), text, *how)
 
 
-def _code(made: Artifact, target: Target, phases: Phases, *, reuse: bool) -> Code:
+def _code(made: Artifact, asked: Request) -> Code:
     """Return a text's code, from this process's memory or the compiler."""
-    place = (made.target, made.text)
-    found = compiled().get(place) if reuse else None
+    place, target, phases = (made.target, made.text), asked.target, asked.phases
+    found = compiled().get(place) if "code" in asked.levels else None
     if found is None:
         phases.current = "compile"
         with span("compile"):

@@ -15,6 +15,7 @@ from steelyard_kernels.artifact import Artifact, Code, Failure
 from steelyard_kernels.building.build import (
     ALL_LEVELS,
     Phases,
+    Request,
     build_kernel,
     failed,
     plan_of,
@@ -25,7 +26,7 @@ from steelyard_kernels.digest import digest
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.plan.launches import Plan, placed
 from steelyard_kernels.schedule.schedule import Schedule
-from steelyard_kernels.targets import CPU, Target, parse
+from steelyard_kernels.targets import CPU, parse
 
 
 def build(
@@ -39,68 +40,44 @@ def build(
 ) -> Artifact | Failure:
     """Build a program, or what tracing gives, under a schedule: tuned, or the heuristic's.
 
-    `aligned` says that every output starts on a cache line, on a GPU every array;
-    `levels` which caches may be asked and told.
+    `aligned` and `levels` are a `Request`'s.
     """
     phases = Phases()
     try:
         where = parse(target)
         program = trace if isinstance(trace, Program) else phases.run("trace", trace)
-        return _build(program, schedule, where, phases, aligned=aligned, levels=levels)
+        return _build(Request(program, schedule, where, aligned, levels, phases))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is data
         return failed(name, schedule, target, phases, error)
 
 
-def _build(
-    program: Program,
-    schedule: Schedule | None,
-    target: Target,
-    phases: Phases,
-    *,
-    aligned: bool,
-    levels: frozenset[str],
-) -> Artifact:
-    chosen = schedule or tuned(program, target, aligned=aligned)
-    by = "caller" if schedule else "tuning" if chosen else "heuristic"
-    named, made = restore(
-        program, chosen, target, phases, aligned=aligned, levels=levels
-    )
+def _build(asked: Request) -> Artifact:
+    found = asked.schedule or tuned(asked.program, asked.target, aligned=asked.aligned)
+    by = "caller" if asked.schedule else "tuning" if found else "heuristic"
+    asked = replace(asked, schedule=found)
+    named, made = restore(asked)
     if made is None:
-        plan = None if chosen else plan_of(program, target, phases)
-        if plan is None:
-            made = build_kernel(
-                program, chosen, target, phases, named, aligned=aligned, levels=levels
-            )
-        else:
-            made = together(
-                program, plan, target, phases, aligned=aligned, levels=levels
-            )
+        plan = None if found else plan_of(asked)
+        made = together(asked, plan) if plan else build_kernel(asked, named)
     return replace(made, chosen_by=by)
 
 
-def together(
-    program: Program,
-    plan: Plan,
-    target: Target,
-    phases: Phases,
-    *,
-    aligned: bool,
-    levels: frozenset[str],
-) -> Artifact:
+def together(asked: Request, plan: Plan) -> Artifact:
     """Return a build of several launches; raises what one of them failed by."""
     from steelyard_kernels.group.batch import Candidate
     from steelyard_kernels.group.build import build_all
 
+    program, target, phases = asked.program, asked.target, asked.phases
     kernels = [plan.launches[first].program for first, *_ in plan.distinct]
-    chosen = [tuned(each, target, aligned=aligned) for each in kernels]
+    chosen = [tuned(each, target, aligned=asked.aligned) for each in kernels]
     batch = build_all(
         [
             Candidate(program.name, each, schedule)
             for each, schedule in zip(kernels, chosen, strict=True)
         ],
         target=str(target),
-        aligned=aligned,
-        levels=levels,
+        aligned=asked.aligned,
+        levels=asked.levels,
     )
     parts: dict[int, Artifact] = {}
     for numbers, made, schedule in zip(

@@ -8,7 +8,7 @@ from time import perf_counter_ns
 
 from steelyard_device.errors import CompileError
 from steelyard_kernels.artifact import Artifact, Code, Failure
-from steelyard_kernels.building.build import Phases, failed, loaded, prepare, restore
+from steelyard_kernels.building.build import Request, failed, loaded, prepare, restore
 from steelyard_kernels.building.cache import compiled, remember
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.group.run import Group, Outcome
@@ -87,10 +87,12 @@ class Collector:
         self.target = target
         self.levels = levels
         self.progress = progress
-        self.aligned = aligned
         self.waiting: dict[str, list[int]] = {}
         """Candidates by their text; those of one text are compiled once."""
-        self._phases = [Phases() for _ in candidates]
+        self._asked = [
+            Request(each.program, each.schedule, target, aligned, levels)
+            for each in candidates
+        ]
         self._prepared: dict[int, Artifact] = {}
         self._keys: dict[int, str] = {}
         self._results: dict[int, Artifact | Failure] = {}
@@ -101,36 +103,22 @@ class Collector:
 
     def prepare(self) -> None:
         """Take all candidates to their texts; those that a cache has are done."""
-        for index, candidate in enumerate(self.candidates):
+        for index, asked in enumerate(self._asked):
             try:
-                self._prepare(index, candidate)
+                self._prepare(index, asked)
             except Exception as error:  # noqa: BLE001 - a candidate's failure is data
                 self._fail(index, error)
         self._tell()
 
-    def _prepare(self, index: int, candidate: Candidate) -> None:
-        phases = self._phases[index]
-        named, restored = restore(
-            candidate.program,
-            candidate.schedule,
-            self.target,
-            phases,
-            aligned=self.aligned,
-            levels=self.levels,
-        )
+    def _prepare(self, index: int, asked: Request) -> None:
+        named, restored = restore(asked)
         if restored is not None:
             self._add(index, restored)
             return
         if named:
             self._keys[index] = named
-        made = self._prepared[index] = prepare(
-            candidate.program,
-            candidate.schedule,
-            self.target,
-            phases,
-            aligned=self.aligned,
-        )
-        phases.current = "compile"
+        made = self._prepared[index] = prepare(asked)
+        asked.phases.current = "compile"
         known = compiled().get((made.target, made.text))
         if known is not None and "code" in self.levels:
             self._finish(index, known)
@@ -149,7 +137,7 @@ class Collector:
 
     def _made(self, indices: list[int], code: Code) -> None:
         """Finish the candidates of one text."""
-        phases = self._phases[indices[0]]
+        phases = self._asked[indices[0]].phases
         phases.done += code.phases
         self._compilers |= {name for name, _ in code.phases}
         try:
@@ -165,7 +153,7 @@ class Collector:
             self._finish(index, code)
 
     def _finish(self, index: int, code: Code) -> None:
-        phases = self._phases[index]
+        phases = self._asked[index].phases
         done = tuple(phases.done)
         built = replace(self._prepared[index], code=code, phases=done)
         self._add(index, built)
@@ -177,10 +165,9 @@ class Collector:
             phases.run("keep", lambda: remember(named, built, with_image=new))
 
     def _fail(self, index: int, error: Exception, *, lasting: bool = False) -> None:
-        candidate, phases = self.candidates[index], self._phases[index]
-        result = failed(
-            candidate.name, candidate.schedule, str(self.target), phases, error
-        )
+        asked, name = self._asked[index], self.candidates[index].name
+        target = str(self.target)
+        result = failed(name, asked.schedule, target, asked.phases, error)
         self._results[index] = result
         if lasting and index in self._keys:
             schedule = self._prepared[index].schedule
@@ -213,8 +200,8 @@ class Collector:
     def _stages(self, groups: Sequence[Group], wall: int) -> tuple[Stage, ...]:
         """Add up the phases of all candidates, which are this thread's, and groups."""
         sums: dict[str, int] = {}
-        for phases in self._phases:
-            for name, nanoseconds in phases.done:
+        for asked in self._asked:
+            for name, nanoseconds in asked.phases.done:
                 if name not in self._compilers:  # which are in the groups
                     sums[name] = sums.get(name, 0) + nanoseconds
         compiling = Stage("compile", sum(group.wall for group in groups), wall)
