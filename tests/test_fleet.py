@@ -11,6 +11,7 @@ import time
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import postgresql
 import pytest
@@ -100,10 +101,20 @@ def url(request, tmp_path):
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """Keep environments and all else in a folder of the test's own."""
+    """Keep environments and all else in a folder of the test's own, also the user's."""
+    user = SimpleNamespace(pw_dir=str(tmp_path), pw_name="me", pw_shell="/bin/sh")
+    monkeypatch.setattr(agent, "pwd", SimpleNamespace(getpwuid=lambda _: user))
     monkeypatch.setenv("STEELYARD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("STEELYARD_LOCK", str(tmp_path / "lock"))
     return tmp_path
+
+
+@pytest.fixture
+def later(monkeypatch):
+    """Have the clock of leases go ahead, by so many seconds each time."""
+    now, ahead = record._now, []
+    monkeypatch.setattr(record, "_now", lambda where: now(where) + sum(ahead))
+    return ahead.append
 
 
 def opened(url):
@@ -112,19 +123,19 @@ def opened(url):
         return url
 
 
-def test_a_job_and_a_machine_have_one_holder(url):
+def test_a_job_and_a_machine_have_one_holder(url, later):
     """Until the lease is over; and what ended otherwise is queued or failed."""
-    first, other = Record(opened(url), lease=1.0), Record(url, lease=1.0)
+    first, other = Record(opened(url), lease=1000), Record(url, lease=1000)
     name = first.add(jobs.planned(["a", "b"], ["s"], ["any"], 1))
     mine = Claim(name, 0, "box", "me")
     assert first.claim(mine)
     assert not other.claim(Claim(name, 0, "elsewhere", "you"))
     assert not other.claim(Claim(name, 1, "box", "you"))
-    time.sleep(0.6)
+    later(600)
     assert first.renew(mine, seconds=5)
-    time.sleep(0.6)
+    later(600)
     assert not other.claim(Claim(name, 0, "elsewhere", "you"))
-    time.sleep(0.6)
+    later(600)
     assert other.claim(Claim(name, 0, "elsewhere", "you"))
     assert not first.renew(mine, seconds=5)
     assert not first.end(mine, 0, "", fine=True)
@@ -386,8 +397,8 @@ def test_a_machine_does_a_job_in_the_commits_environment(
     """With a login's variables; the store's credentials stay out of what is measured."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("RAY_JOB_ID", "1")
-    real, seen = agent.login, tmp_path / "seen.json"
-    monkeypatch.setattr(agent, "login", lambda: real() | {"SEEN": str(seen)})
+    seen = tmp_path / "seen.json"
+    (tmp_path / ".profile").write_text(f"export SEEN={seen}\n")
     url, first = str(tmp_path / "store.db"), commits(repository)[0]
     order, book = order_of(url, repository, first)
     assert agent.work(order, threading.Event()) == "done"
@@ -436,27 +447,41 @@ def test_what_nobody_was_told_of_is_not_done(repository, tmp_path, monkeypatch):
     book.close()
 
 
-def test_a_lease_is_renewed_while_an_environment_is_made(repository, tmp_path):
+def test_a_lease_is_renewed_while_an_environment_is_made(
+    repository, tmp_path, monkeypatch, later
+):
     """A build that takes several leases; nobody else gets the job or the machine."""
+    monkeypatch.setattr(agent, "BEATS", 3000)
+    renew, renewed = agent.Record.renew, threading.Semaphore(0)
+
+    def renewing(*words, **named):
+        held = renew(*words, **named)
+        renewed.release()
+        return held
+
+    monkeypatch.setattr(agent.Record, "renew", renewing)
     order, book = order_of(
-        str(tmp_path / "s.db"), repository, commits(repository)[0], lease=1.5
+        str(tmp_path / "s.db"), repository, commits(repository)[0], lease=300
     )
-    order = replace(order, build="sleep 4")
+    ends = tmp_path / "ends"
+    waits = f"while ! test -e {ends}; do sleep 0.05; done"
+    order = replace(order, build=f"sh -c '{waits}'")
     word = []
     thread = threading.Thread(
         target=lambda: word.append(agent.work(order, threading.Event()))
     )
     thread.start()
-    tried = 0
-    while thread.is_alive():
-        time.sleep(0.5)
-        states = [one.state for one in book.entries(order.campaign)]
-        if states == [State.RUNNING]:
-            tried += 1
-            other = Claim(order.campaign, order.job.id, "other", "you")
+    other = Claim(order.campaign, order.job.id, "other", "you")
+    try:
+        for _ in range(10):
+            for _ in ("before", "since"):
+                assert renewed.acquire(timeout=60), word
             assert not book.claim(other)
+            later(200)
+    finally:
+        ends.touch()
+        thread.join()
     assert word == ["done"]
-    assert tried >= 4
     book.close()
 
 
@@ -496,20 +521,18 @@ def test_a_machine_that_slept_ends_its_work_when_somebody_has_it(
     """The clock went on meanwhile: nothing runs beside the new holder."""
     url = str(tmp_path / "s.db")
     order, book = order_of(url, repository, commits(repository)[0], lease=6)
-    order, began, slept = replace(order, lease=6), [], [0.0]
+    order, slept, went_on = replace(order, lease=6), [0.0], tmp_path / "went on"
     now, run = agent._now, agent._run
     monkeypatch.setattr(agent, "_now", lambda: now() + slept[0])
 
     def sleeping(*words):
         slept[0] = 3600.0
-        began.append(time.monotonic())
-        line = [sys.executable, "-c", "import time; time.sleep(60)"]
-        return run(line, *words[1:])
+        return run(["sh", "-c", f"sleep 60; touch '{went_on}'"], *words[1:])
 
     monkeypatch.setattr(agent, "_run", sleeping)
     monkeypatch.setattr(agent.Record, "renew", lambda *_, **__: None)
     assert agent.work(order, threading.Event()) == "lost"
-    assert time.monotonic() - began[0] < 5
+    assert not went_on.exists()
     (entry,) = book.entries(order.campaign)
     assert entry.state == State.RUNNING
     book.close()
@@ -533,7 +556,9 @@ def test_a_machine_that_is_away_does_its_job_when_it_is_back(tmp_path):
     book.close()
 
 
-def test_a_commit_that_does_not_build_fails_with_what_the_build_said(repository):
+def test_a_commit_that_does_not_build_fails_with_what_the_build_said(
+    repository, monkeypatch
+):
     """And is made anew the next time; a finished environment is not."""
     first, second = commits(repository)
     with (
@@ -544,10 +569,10 @@ def test_a_commit_that_does_not_build_fails_with_what_the_build_said(repository)
     with environments.made(str(repository), second) as made:
         assert (made.tree / "work.py").read_text() == "ROUNDS = 2\n"
         assert made.python == sys.executable
-    began = time.process_time()
-    with environments.made(str(repository), second) as again:
-        assert again == made
-    assert time.process_time() - began < 0.1
+    with monkeypatch.context() as patch:
+        patch.setattr(environments, "_make", None)
+        with environments.made(str(repository), second) as again:
+            assert again == made
     with (
         pytest.raises(UnjudgedError, match="no worktree"),
         environments.made(str(repository), "0" * 40),
