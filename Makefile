@@ -17,7 +17,7 @@ PEERLESS = $(BIN)/python -c "import importlib.util as u; u.find_spec('torch') or
 .PHONY: bench builds loops products layouts gpu peers test test-measuring test-gpu lint types docs clean
 
 bench: .venv/bench
-	$(BIN)/steelyard run suites -k "not cuda and not fusion and not gpu_ and not planted and not noisy and not overhead and not products and not convolutions and not attentions and not bert and not permuted and not column_sums"
+	$(BIN)/steelyard run suites/adam.py suites/bias_layernorm.py suites/build.py suites/dispatch.py suites/memory.py suites/probes.py suites/softmax.py -k "not gpu_ and not cuda and not noisy"
 
 builds: .venv/ready
 	$(BIN)/steelyard run suites -k "cuda or fusion" --blocks 2
@@ -33,7 +33,7 @@ layouts: .venv/ready
 
 gpu: .venv/gpu
 	@$(PEERLESS)
-	$(BIN)/steelyard run suites -k "gpu_ and not gpu_peers and not gpu_register and not gpu_noisy and not gpu_bert and not gpu_rows and not gpu_permuted and not gpu_column_sums"
+	$(BIN)/steelyard run suites/attention.py suites/convolutions.py suites/dispatch.py suites/gpu.py suites/inputs.py suites/probes.py suites/products.py -k gpu_
 
 peers: .venv/gpu
 	@$(PEERLESS)

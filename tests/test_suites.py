@@ -16,12 +16,14 @@ import pytest
 import shell
 
 from steelyard.declare import discovery
+from steelyard.declare.benchmark import select
 from steelyard.declare.settings import Settings
 from steelyard.measure.prepared import PreparedCase, static_facts
 from steelyard.prepare import work
 from steelyard_kernels import KernelFunction, library
 
-SUITES = Path(__file__).parent.parent / "suites"
+ROOT = Path(__file__).parent.parent
+SUITES = ROOT / "suites"
 BENCHMARKS = discovery.discover([str(SUITES)])
 SMALL = {"n": 37, "hidden": 37, "cols": 37, "tokens": (1, 5), "width": 24}
 """In place of the sizes that are measured: ragged, and quick to check."""
@@ -72,35 +74,28 @@ def test_every_kernel_of_the_library_has_its_builds_measured():
     assert set(build.axes["kernel"].values) == shipped
 
 
-def test_the_default_grid_is_short_enough_for_two_minutes():
-    """Points times four blocks times 0.2 s: a tenth of sampling, as much around it.
-
-    What `make bench` leaves to `make builds`, `make loops`, `make products`, `make
-    layouts`, or to who tries a gate, is not in it.
-    """
-    points = [
-        (case.id, mode)
-        for one in BENCHMARKS
-        for case in one.cases()
-        for mode in case.modes()
-        if case.axes.get("impl") not in {"numba", "inductor"}
-        and not re.search("cuda|fusion|^gpu|^planted|noisy|^overhead", case.id)
-        and not re.search("^products|^convolutions|^attentions|^bert", case.id)
-        and not re.search("^permuted|^column_sums", case.id)
-    ]
-    assert len(points) == len(set(points)) <= 155
+def measured(target):
+    """Return the cases and modes that a target of the Makefile measures."""
+    rule = rf"^{target}:.*\n(?:\t@.*\n)*\t\$\(BIN\)/steelyard run (.*) -k (.*)$"
+    paths, words = re.search(
+        rule, (ROOT / "Makefile").read_text(), re.MULTILINE
+    ).groups()
+    found = discovery.discover([str(ROOT / path) for path in paths.split()])
+    chosen = select(found, words.strip('"'))
+    return [(case.id, mode) for case in chosen for mode in case.modes()]
 
 
-def test_the_default_grid_of_a_gpu_is_a_matter_of_minutes():
-    """Points times four blocks times 0.3 s; the others are asked for by name."""
-    points = [
-        (case.id, mode)
-        for one in BENCHMARKS
-        if re.match("gpu_(?!register|peers|noisy|bert|rows|perm|column)", one.name)
-        for case in one.cases()
-        for mode in case.modes()
-    ]
-    assert len(points) == len(set(points)) <= 130
+def test_make_bench_is_short_enough_for_two_minutes():
+    """Points times four blocks times 0.2 s: a tenth of sampling, as much around it."""
+    peers = re.compile("impl=(numba|inductor)")
+    points = [point for point in measured("bench") if not peers.search(point[0])]
+    assert 100 <= len(points) == len(set(points)) <= 155
+
+
+def test_make_gpu_is_a_matter_of_minutes():
+    """Points times four blocks times 0.3 s."""
+    points = measured("gpu")
+    assert 100 <= len(points) == len(set(points)) <= 130
 
 
 def test_several_kernels_are_one_work_where_they_run():
