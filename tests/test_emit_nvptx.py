@@ -118,7 +118,7 @@ def test_sixteen_bytes_are_one_instruction(dtype, masked):
     b.store(y, at, b.load(x, at, lanes, mask, 16), mask, alignment=16)
     seen = resources(b.kernel("kernel", [x, y, N], threads=32))
     assert (seen.loads_128, seen.stores_128) == (1, 1)
-    assert (seen.loads_global, seen.stores_global) == (1, 1)
+    assert (seen.count("LDG"), seen.count("STG")) == (1, 1)
 
 
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
@@ -238,14 +238,14 @@ def test_values_of_every_type_change_lanes(dtype):
             value = b.let(op, value, b.number(16))
         b.store(y, b.thread(), value)
         seen = resources(b.kernel("kernel", [x, y, N], threads=32))
-        assert seen.shuffles == (4 if dtype.bytes == 8 else 2)
+        assert seen.count("SHFL") == (4 if dtype.bytes == 8 else 2)
 
 
 def test_a_block_adds_up_by_shuffles_a_barrier_and_shared_memory():
     """One barrier; 16 bytes of shared memory are read at once."""
     seen = resources(gpu_cases.block_sums(), "sm_80")
-    assert (seen.shuffles, seen.barrier_instructions, seen.shared) == (5, 1, 16)
-    assert seen.shared_loads == 1
+    assert (seen.count("SHFL"), seen.count("BAR"), seen.shared) == (5, 1, 16)
+    assert seen.count("LDS") == 1
 
 
 def test_streaming_stores_are_the_first_to_leave_the_caches():
@@ -287,7 +287,7 @@ def test_scalars_come_by_value_and_a_bool_as_a_byte():
     chosen = b.let("where", flag, number, b.cast(whole, float64))
     b.store(y, b.thread(), chosen)
     kernel = b.kernel("kernel", [y, flag, number, whole, N], threads=32)
-    assert resources(kernel).stores_global == 1
+    assert resources(kernel).count("STG") == 1
     seen = np.zeros(32)
     run = nvptx_host.load([emit(kernel)], ["kernel"])
     for choice in (True, False):

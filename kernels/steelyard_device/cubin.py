@@ -65,16 +65,6 @@ class Resources:
         return sum(count for name, count in self.opcodes if name in mnemonics)
 
     @property
-    def loads_global(self) -> int:
-        """Loads of global memory, asynchronous copies to shared memory among them."""
-        return self.count("LDG", "LDGSTS")
-
-    @property
-    def stores_global(self) -> int:
-        """Stores to global memory."""
-        return self.count("STG")
-
-    @property
     def local_loads(self) -> int:
         """Loads of local memory: spills, and arrays that fit no registers."""
         return self.count("LDL")
@@ -85,29 +75,9 @@ class Resources:
         return self.count("STL")
 
     @property
-    def shared_loads(self) -> int:
-        """Loads of shared memory, matrix loads among them."""
-        return self.count("LDS", "LDSM")
-
-    @property
-    def shared_stores(self) -> int:
-        """Stores to shared memory, matrix stores among them."""
-        return self.count("STS", "STSM")
-
-    @property
     def tensor_core(self) -> int:
         """Matrix multiplications of any kind."""
         return sum(count for name, count in self.opcodes if name.endswith("MMA"))
-
-    @property
-    def shuffles(self) -> int:
-        """Exchanges between the lanes of a warp."""
-        return self.count("SHFL")
-
-    @property
-    def barrier_instructions(self) -> int:
-        """Barriers of a block, in the code."""
-        return self.count("BAR")
 
 
 def read(cubin: bytes) -> dict[str, Resources]:

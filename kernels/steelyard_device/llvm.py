@@ -107,12 +107,6 @@ def without_strength_reduction() -> Iterator[None]:
             llvm.set_option("", "-disable-lsr=false")
 
 
-def disassembly(text: str) -> str:
-    """Return the machine's assembly of LLVM IR ``text``, for people to read."""
-    assembly: str = _session().machine.emit_assembly(llvm.parse_assembly(text))
-    return assembly
-
-
 def link(code: bytes, entries: Sequence[str]) -> dict[str, int]:
     """Load object ``code`` and return the address of each of its ``entries``.
 
