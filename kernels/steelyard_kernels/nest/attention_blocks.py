@@ -51,49 +51,68 @@ class _Lowering(Lowering):
         )
 
     def steps(self, tile: Tile) -> None:
-        """Emit all steps along the keys, for all queries of a tile."""
+        """Emit all steps along the keys, for all queries of a tile.
+
+        They are those that a query sees, and then all where others weigh something.
+        """
+        b, blocking, weighing = self.b, self.blocking, self.weighing
+        depth = b.number(0), b.number(self.scores.depth)
+        self.of_scores.emit(
+            self.kept[0], self.queries, (tile.row, tile.rows), blocking.rows, depth
+        )
+        n, ahead = self.product.extents[3], weighing.ahead
+        reach = b.number(n if ahead is None else ahead)
+        if weighing.fill == -inf:
+            self.walk(tile, reach)
+        else:
+            with b.loop(0, 2, 1, reach) as turn:
+                self.walk(tile, turn.carried[0])
+                turn.yields(b.number(n), until=self.outweighs(tile))
+        self.behind(tile, b.number(0))
+
+    def walk(self, tile: Tile, reach: Operand) -> None:
+        """Emit the steps along keys up to `reach` ahead of a tile's queries."""
         b, blocking, n = self.b, self.blocking, self.product.extents[3]
-        rows, keys, values = self.kept
+        _, keys, values = self.kept
         right, depth = self.buffers[1], (b.number(0), b.number(self.scores.depth))
         assert right is not None
-        self.of_scores.emit(
-            rows, self.queries, (tile.row, tile.rows), blocking.rows, depth
-        )
         for buffer, number in ((self.most, -inf), (self.total, 0), (self.sums, 0)):
             with b.loop(0, buffer.extent, blocking.lanes) as each:
                 b.store(buffer, each.var, self.every(number))
-        with b.loop(0, self.end(tile), blocking.depth) as key, self.emitter.aside():
+        last = b.at("add", b.at("add", tile.row, tile.rows), reach)
+        causal = self.weighing.ahead is not None
+        end = b.at("minimum", last, n) if causal else b.number(n)
+        with b.loop(0, end, blocking.depth) as key, self.emitter.aside():
             step = key.var, self.rest(n, key.var, blocking.depth)
             self.of_scores.emit(keys, self.keys, step, self.scores.columns, depth)
             own = b.number(0), b.number(self.product.extents[2])
             self.copies.emit(values, right, own, blocking.columns, step)
-            first = self.first(tile, key.var)
+            first: Operand = b.number(0)
+            if causal:  # the first block of queries that sees a key
+                row = b.at("subtract", key.var, b.at("add", tile.row, reach))
+                row = b.at("div", b.at("maximum", row, 0), blocking.rows)
+                first = b.at("multiply", row, blocking.rows)
             with b.loop(first, tile.rows, blocking.rows) as down, self.emitter.aside():
                 self.score(down.var, step[1])
                 self.weigh(b.at("add", tile.row, down.var), down.var, step)
                 self.add(down.var, step[1])
-        self.behind(tile, b.number(0))
+
+    def outweighs(self, tile: Tile) -> Operand:
+        """Emit whether each query's largest logit leaves no weight to those not seen."""
+        b, rows = self.b, self.blocking.rows
+        with b.loop(0, tile.rows, rows, const(inf, self.product.dtype)) as down:
+            least, begin = down.carried[0], self.aside(down.var)
+            for each in range(rows):
+                most = b.load(self.most, b.at("add", begin, each))
+                least = b.let("minimum", least, most)
+            down.yields(least)
+        fill = const(self.weighing.fill, self.product.dtype)
+        weight = b.let("exp", b.let("subtract", fill, down.results[0]))
+        return b.let("equal", weight, const(0, self.product.dtype))
 
     def every(self, number: float) -> Const:
         """Return a number in all lanes."""
         return const(number, self.product.dtype, self.blocking.lanes)
-
-    def end(self, tile: Tile) -> Operand:
-        """Emit how many keys a tile's queries see, behind which others may be left out."""
-        b, n = self.b, self.product.extents[3]
-        if self.weighing.ahead is None:
-            return b.number(n)
-        last = b.at("add", b.at("add", tile.row, tile.rows), self.weighing.ahead)
-        return b.at("minimum", last, n)
-
-    def first(self, tile: Tile, key: Operand) -> Operand:
-        """Emit the first block of a tile's queries that sees a key."""
-        b, rows = self.b, self.blocking.rows
-        if self.weighing.ahead is None:
-            return b.number(0)
-        row = b.at("subtract", key, b.at("add", tile.row, self.weighing.ahead))
-        row = b.at("div", b.at("maximum", row, 0), rows)
-        return b.at("multiply", row, rows)
 
     def score(self, down: Operand, count: Operand) -> None:
         """Emit the scores of some queries and a step's keys."""
@@ -155,43 +174,45 @@ class _Lowering(Lowering):
     def logits(self, row: Operand, key: Operand, count: Operand) -> Carried:
         """Emit logits in the place of scores; return the largest of each lane."""
         b, emitter, blocking = self.b, self.emitter, self.blocking
-        m, lanes = self.product.extents[1], blocking.lanes
+        (_, m, _, n), lanes = self.product.extents, blocking.lanes
         queries = [b.at("add", row, each) for each in range(blocking.rows)]
         ends = self.ends(queries)
         if m % blocking.rows:
             queries = [b.at("minimum", each, m - 1) for each in queries]
         axes = self.product.rows, self.product.depth
-        own, deep = (emitter.loops_of(each)[0] for each in axes)
-        with emitter.opened(own, queries, 1):
+        rows, deep = (emitter.loops_of(each)[0] for each in axes)
+        with emitter.opened(rows, queries, 1):
             rest = emitter.ready(self.weighing.between)
-            unseen = self.every(-inf)
-            with b.loop(0, count, lanes, *[unseen] * len(queries)) as along:
+            none = [self.every(-inf)] * len(queries)
+            with b.loop(0, count, lanes, *none) as along:
                 place = b.at("add", key, along.var)
-                masks = [
-                    end and b.mask_below(b.at("subtract", end, place), lanes)
-                    for end in ends
-                ]
-                edge = masks[0] if self.weighing.scale is None else None
+                edge = None
+                if self.weighing.scale is None and n % lanes:
+                    edge = b.mask_below(b.at("subtract", n, place), lanes)
                 with emitter.opened(deep, [place], lanes, [edge]):
                     found = self.made(along.var, rest)
-                seen = [
-                    logit if mask is None else b.let("where", mask, logit, unseen)
-                    for mask, logit in zip(masks, found, strict=True)
-                ]
-                for each, logit in enumerate(seen):
+                largest: list[Operand] = []
+                for each, most in enumerate(along.carried):
+                    logit = found[each]
+                    for end, fill in ends[each]:
+                        mask = b.mask_below(b.at("subtract", end, place), lanes)
+                        logit = b.let("where", mask, logit, self.every(fill))
                     at = b.at("add", along.var, each * blocking.pitch)
                     b.store(self.weights, at, logit)
-                pairs = zip(seen, along.carried, strict=True)
-                along.yields(*[larger(b, *pair) for pair in pairs])
+                    largest.append(larger(b, logit, most))
+                along.yields(*largest)
         return along.results
 
-    def ends(self, queries: Sequence[Operand]) -> list[Operand | None]:
-        """Emit behind which key there is none that a query sees; None: all are seen."""
-        b, ahead, n = self.b, self.weighing.ahead, self.product.extents[3]
-        if ahead is not None:
-            found = [b.at("add", query, ahead + 1) for query in queries]
-            return [b.at("minimum", end, n) for end in found]
-        return [b.number(n) if n % self.blocking.lanes else None] * len(queries)
+    def ends(self, queries: Sequence[Operand]) -> list[list[tuple[Operand, float]]]:
+        """Emit behind which keys each query's logits are a number, and which."""
+        b, weighing, n = self.b, self.weighing, self.product.extents[3]
+        last = [(b.number(n), -inf)] if n % self.blocking.lanes else []
+        if weighing.ahead is None:
+            return [last] * len(queries)
+        ends = [b.at("add", query, weighing.ahead + 1) for query in queries]
+        if weighing.fill == -inf:
+            return [[(b.at("minimum", end, n), -inf)] for end in ends]
+        return [[(end, weighing.fill), *last] for end in ends]
 
     def made(self, along: Operand, values: Sequence[Value]) -> list[Operand]:
         """Emit what is made of a vector of each query's scores: its logits."""

@@ -7,7 +7,7 @@ parts. Milakov and Gimelshein 2018, "Online normalizer calculation for softmax".
 
 from __future__ import annotations
 
-from math import inf
+from math import floor, inf, log2
 from typing import Final
 
 from steelyard_kernels.dtypes import float32
@@ -20,6 +20,7 @@ from steelyard_kernels.schedule.gpu import WARP
 
 LOG2_E: Final = 1.4426950408889634
 SHARED: Final = (1, 2)  # the lanes of a row differ by these bits
+LARGE: Final = 2.0**24  # powers, or more: float32 rounds them to whole ones
 TOGETHER: Final = 8  # groups of 8 keys whose scores are computed together
 
 
@@ -68,15 +69,20 @@ class Softmax:
         for lane in SHARED:
             other = b.let("shuffle_xor", most, b.number(lane))
             most = b.let("maximum", most, other)
-        factor, zero = const(self.factor, float32), const(0, float32)
+        zero = const(0, float32)
         before = b.load(self.most, half)
         if not first:
             most = b.let("maximum", most, before)
         b.store(self.most, half, most)
         # Of a row that saw no key yet, weights are relative to 0.
         none = b.let("equal", most, const(-inf, float32))
+        size = b.let("abs", most)
+        large = b.let("greater", size, const(LARGE / self.factor, float32))
+        # Products with a power of two are not rounded: their differences are right.
+        exact = const(2.0 ** floor(log2(self.factor)), float32)
+        factor = b.let("where", large, exact, const(self.factor, float32))
         level = b.let("multiply", b.let("where", none, zero, most), factor)
-        shift = b.splat(b.let("negative", level), 2)
+        shift, factors = b.splat(b.let("negative", level), 2), b.splat(factor, 2)
         scale: Operand = const(1, float32)
         added: Operand | None = None
         if not first:
@@ -84,7 +90,7 @@ class Softmax:
             scale = b.let("exp2_approx", b.let("subtract", earlier, level))
         for k in places:
             score = b.load(self.scores, k, 2)
-            power = b.let("fma", score, b.splat(factor, 2), shift)
+            power = b.let("fma", score, factors, shift)
             weight = b.let("exp2_approx", power)
             b.store(self.scores, k, weight)
             added = weight if added is None else b.let("add", added, weight)
@@ -165,7 +171,9 @@ class Softmax:
             for lane in SHARED:
                 other = b.let("shuffle_xor", total, b.number(lane))
                 total = b.let("add", total, other)
+            one = const(1, float32)
             if self.attention.safe:
-                total = b.let("maximum", total, const(1, float32))
-            parts.append(b.let("divide", const(1, float32), total))
+                none = b.let("equal", total, const(0, float32))
+                total = b.let("where", none, one, total)
+            parts.append(b.let("divide", one, total))
         self.rescale(sums, parts)

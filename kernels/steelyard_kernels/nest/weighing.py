@@ -7,13 +7,13 @@ from functools import cached_property, lru_cache
 from math import inf
 from typing import Final
 
-from steelyard_kernels.dtypes import float32
+from steelyard_kernels.dtypes import float32, rounded
 from steelyard_kernels.expression.expr import Apply, Arange, Cast, Constant, Reduce
 from steelyard_kernels.expression.indices import Index, axis
 from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.nest.contraction import Contraction, factors_of, reached
 
-NO_SCORE: Final = -1e30  # of a key that is not seen, or less: its weight is zero
+FAR: Final = -1e3  # of keys that are not seen, or less: rarely more than those that are
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,8 +23,9 @@ class Weighing:
     `products` add up the scores, of queries and keys, `sums` the weighed values: their
     depth are the keys. `logits` are what the softmax is taken of: the scores times
     `scale` (None: anything else), of keys up to `ahead` of the query's own number (None:
-    of all). `safe`: a query that sees no key, whose logits are all -inf, comes to zeros,
-    not to NaN.
+    of all), and `fill` of the others, which weigh nothing unless it is about as much as
+    the largest. `safe`: a query that sees no key, whose logits are all -inf, comes to
+    zeros, not to NaN.
     """
 
     sums: Contraction
@@ -32,6 +33,7 @@ class Weighing:
     logits: Value
     scale: float | None
     ahead: int | None
+    fill: float
     safe: bool
 
     @property
@@ -82,8 +84,7 @@ def weighing_of(nest: Nest) -> Weighing | str:
     factors = reached(nest, [query, key, value], set())
     if any(v.over for v in (*sums.behind, *between, *factors)):
         return "reads a softmax's largest scores or their sums besides"
-    scale, ahead = _scaled(logits, score, i, j)
-    return Weighing(sums, products, logits, scale, ahead, safe)
+    return Weighing(sums, products, logits, *_scaled(logits, score, i, j), safe)
 
 
 def plain(value: Value) -> Value:
@@ -155,28 +156,28 @@ def _is_number(value: Value, number: float) -> bool:
 
 def _scaled(
     logits: Value, scores: Value, i: int, j: int
-) -> tuple[float | None, int | None]:
-    """Return what scores are multiplied by, and how far ahead keys are seen.
+) -> tuple[float | None, int | None, float]:
+    """Return what scores are multiplied by, how far ahead keys are seen, and the fill.
 
     None: logits are anything else; all keys are.
     """
-    ahead: int | None = None
+    ahead, fill, other = None, -inf, (None, None, -inf)
     masked = logits.node
     if isinstance(masked, Apply) and masked.op == "where":
         seen, inside, outside = (logits.args[arg.number] for arg in masked.args)
-        fill = outside.node.value if isinstance(outside.node, Constant) else 0.0
+        number = outside.node.value if isinstance(outside.node, Constant) else 0.0
+        fill = float(rounded(number, outside.node.dtype))
         ahead = _ahead(seen, i, j)
-        # Where a query sees no key, the fill is what counts.
-        if ahead is None or not fill <= NO_SCORE or (ahead < 0 and fill != -inf):
-            return None, None
+        if ahead is None or not fill <= FAR:
+            return other
         logits = plain(inside)
     scale, value = 1.0, logits
     while value is not scores:
         found = times(value)
         if found is None:
-            return None, None
+            return other
         value, scale = found[0], scale * found[1]
-    return scale, ahead
+    return scale, ahead, fill
 
 
 def times(value: Value) -> tuple[Value, float] | None:

@@ -83,8 +83,9 @@ def attention_of(nest: Nest) -> Attention | str:
         return lie
     asked, rows, cols = lie
     scale, ahead, by = found.scale, found.ahead, by * of
-    if scale is not None and not 0 < scale * by < inf:
-        scale, ahead = None, None  # largest scores are no largest logits
+    # Largest scores may be no largest logits, keys that are left out may weigh something.
+    if scale is not None and not (0 < scale * by < inf and found.fill == -inf):
+        scale, ahead = None, None
     return Attention(
         sums,
         dtype,
@@ -96,6 +97,7 @@ def attention_of(nest: Nest) -> Attention | str:
         found.logits,
         scale,
         ahead,
+        found.fill,
         found.safe,
         asked,
         by,
