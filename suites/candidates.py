@@ -28,7 +28,7 @@ from steelyard_kernels.library import examples
 from steelyard_kernels.targets import parse
 from steelyard_lock import drivers
 from steelyard_lock.points import Point
-from steelyard_lock.spaces import Space, build_space, candidates, parts_of
+from steelyard_lock.spaces import Space, build_space, candidates, kernels_of
 
 from .build import OTHERS
 from .common import cuda_targets
@@ -205,7 +205,7 @@ def _every(kernels: Iterable[str], target: str) -> Iterator[Candidate]:
             specs = examples.specs(kernel, {"dtype": dtype})
             with suppress(KernelError):  # a float's product with integers is refused
                 point = Point(kernel, (), specs, target)
-                for part in parts_of(point):
+                for part in kernels_of(point):
                     yield from candidates(point, part)
 
 

@@ -32,7 +32,7 @@ from steelyard_kernels.targets import parse
 from steelyard_lock import drivers, tune, tuning
 from steelyard_lock.compile import command as compile_command
 from steelyard_lock.points import Point, points, ready
-from steelyard_lock.spaces import Part
+from steelyard_lock.spaces import PointKernel
 from steelyard_lock.spaces import Space as Built
 from steelyard_lock.tuning import How, Space
 from steelyard_lock.tuning_cases import Tuned, case
@@ -521,7 +521,7 @@ def test_compile_time_goes_with_what_is_planted():
         for n, one in enumerate(schedules)
     ]
     batch = Batch(tuple(made), {}, (), (), 0)
-    planted = Built(SMALL, batch, (Part(program),), (0,) * len(made), 1)
+    planted = Built(SMALL, batch, (PointKernel(program),), (0,) * len(made), 1)
     ranks = drivers.correlations(planted)
     assert ranks["lines of text"] == pytest.approx(1.0)
     assert "stages" not in ranks

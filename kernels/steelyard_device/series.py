@@ -65,15 +65,15 @@ def function() -> cpu.Function:
     return cpu.load(llvm.assemble(_TEXT), "series")
 
 
-Part: TypeAlias = tuple[cpu.Function, int, int]
+Step: TypeAlias = tuple[cpu.Function, int, int]
 """A function, the number of its slots, and its threads."""
 
 
-def table(parts: Sequence[Part]) -> list[int]:
-    """Return the words that stand before the slots of all parts."""
-    own = 2 + FIELDS * len(parts)
-    words = [cpu.fork_join(), len(parts)]
-    for each, count, threads in parts:
+def table(steps: Sequence[Step]) -> list[int]:
+    """Return the words that stand before the slots of all steps."""
+    own = 2 + FIELDS * len(steps)
+    words = [cpu.fork_join(), len(steps)]
+    for each, count, threads in steps:
         group = cpu.pool().address if threads > 1 else 0
         words += [group, each.address, own, 1]
         own += count
@@ -82,10 +82,10 @@ def table(parts: Sequence[Part]) -> list[int]:
 
 def of_head(
     head: Mapping[str, Any], image: bytes, addresses: Mapping[str, int]
-) -> tuple[list[Part], list[int]]:
-    """Load the code of a binary's head (`binary`); return its parts and all their slots."""
+) -> tuple[list[Step], list[int]]:
+    """Load the code of a binary's head (`binary`); return its steps and all their slots."""
     loaded: dict[tuple[bytes, str], cpu.Function] = {}
-    parts, slots = [], []
+    steps, slots = [], []
     for each in binary.launches(head):
         place = binary.code_of(each, image), each["entry"]
         if place not in loaded:
@@ -93,22 +93,22 @@ def of_head(
         own = binary.words(each["slots"], addresses)
         slots += [word for word in own if isinstance(word, int)]
         threads = each.get("threads") or cpu.pool_size()
-        parts.append((loaded[place], len(own), threads))
-    return parts, slots
+        steps.append((loaded[place], len(own), threads))
+    return steps, slots
 
 
 class Series(cpu.Launch):
     """Functions with their packed arguments, run one after another as one launch.
 
-    ``slots`` are those of all ``parts`` in order. Work is claimed by ticket, as
+    ``slots`` are those of all ``steps`` in order. Work is claimed by ticket, as
     `cpu.Launch` says.
     """
 
     __slots__ = ("_widest",)
 
-    def __init__(self, parts: Sequence[Part], slots: Sequence[int]) -> None:
-        super().__init__(function(), [*table(parts), *slots], 1)
-        self._widest = max(threads for _, _, threads in parts)
+    def __init__(self, steps: Sequence[Step], slots: Sequence[int]) -> None:
+        super().__init__(function(), [*table(steps), *slots], 1)
+        self._widest = max(threads for _, _, threads in steps)
 
     def facts(self) -> dict[str, object]:
         """Say how it is launched: on as many threads as the widest of its kernels."""

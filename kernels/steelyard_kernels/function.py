@@ -330,7 +330,7 @@ class KernelFunction:
         return specs
 
 
-class PartKernel(KernelFunction):
+class LaunchKernel(KernelFunction):
     """One launch of another kernel as a kernel of its own, on the launch's arrays."""
 
     def __init__(self, whole: KernelFunction, program: Program) -> None:

@@ -45,10 +45,10 @@ OF_CANDIDATES: Final = (
 def space_page(space: Space, width: int) -> Iterator[RenderableType]:
     """Yield a table by schedule, the stages, and what there is to say in a line."""
     titles = ("compile", *OF_CANDIDATES, "hash", "note")
-    several = len(space.parts) > 1
+    several = len(space.kernels) > 1
     lines = tuple(
         (
-            *([str(space.parts[owner].launches[0])] * several),
+            *([str(space.kernels[owner].launches[0])] * several),
             *_line(space.batch, number),
         )
         for number, owner in enumerate(space.owners)
@@ -96,7 +96,7 @@ def _kernels(space: Space, width: int) -> Iterator[RenderableType]:
     """Yield a line a kernel, and all of them: summed over workers, and by the wall."""
     lines, sums = [], [0, 0, 0, 0]
     seen: set[int] = set()  # kernels of one text are compiled once
-    for number, part in enumerate(space.parts):
+    for number, kernel in enumerate(space.kernels):
         own = [
             result
             for owner, result in zip(space.owners, space.batch.results, strict=True)
@@ -113,10 +113,10 @@ def _kernels(space: Space, width: int) -> Iterator[RenderableType]:
         ]
         times.append(sum(times))
         sums = [a + b for a, b in zip(sums, times, strict=True)]
-        first, *more = part.launches
+        first, *more = kernel.launches
         which = f"{first} and {len(more)} more" if more else str(first)
         cells = [duration(time) if time else NOTHING for time in times]
-        lines.append((which, part.reason, str(len(own)), *cells))
+        lines.append((which, kernel.reason, str(len(own)), *cells))
     wall = {stage.name: stage.wall for stage in space.batch.stages}
     walls = [
         sum(wall.get(name, 0) for name in LOWERING),
@@ -195,7 +195,7 @@ def plain(space: Space) -> dict[str, Any]:
         "results": [
             {"schedule": _label(result), **_facts(result)}
             | {"duplicate_of": batch.duplicates.get(number)}
-            | {"launches": space.parts[space.owners[number]].launches}
+            | {"launches": space.kernels[space.owners[number]].launches}
             for number, result in enumerate(batch.results)
         ],
     }

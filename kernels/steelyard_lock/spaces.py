@@ -20,7 +20,7 @@ from steelyard_lock.terminal import progress
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PointKernel:
     """A kernel of a point: the launches that run it, and what they compute."""
 
     program: Program
@@ -34,9 +34,9 @@ class Space:
 
     point: Point
     batch: Batch
-    parts: tuple[Part, ...]
+    kernels: tuple[PointKernel, ...]
     owners: tuple[int, ...]
-    """Of each candidate the place of its kernel in `parts`."""
+    """Of each candidate the place of its kernel in `kernels`."""
     threads: int
     """How many compilers there were at a time."""
     alone: bool = False
@@ -68,40 +68,40 @@ class Space:
         }
 
 
-def parts_of(point: Point) -> tuple[Part, ...]:
+def kernels_of(point: Point) -> tuple[PointKernel, ...]:
     """Return the distinct kernels of a point, in the order of their first launches."""
     kernel, arrays, _ = ready(point)
     plan = planned(point) if point.launch is None else None
     if plan is None:
-        return (Part(traced(point, kernel, arrays)),)
+        return (PointKernel(traced(point, kernel, arrays)),)
     every = plan.launches
     return tuple(
-        Part(every[numbers[0]].program, tuple(numbers), every[numbers[0]].reason)
+        PointKernel(every[numbers[0]].program, tuple(numbers), every[numbers[0]].reason)
         for numbers in plan.distinct
     )
 
 
 def launches_of(point: Point) -> tuple[Point, ...]:
     """Return a point for each distinct kernel of one of several launches, else itself."""
-    parts = parts_of(point)
-    if len(parts) == 1 and not parts[0].reason:
+    kernels = kernels_of(point)
+    if len(kernels) == 1 and not kernels[0].reason:
         return (point,)
-    return tuple(replace(point, launch=part.launches[0]) for part in parts)
+    return tuple(replace(point, launch=kernel.launches[0]) for kernel in kernels)
 
 
-def candidates(point: Point, part: Part) -> tuple[Candidate, ...]:
+def candidates(point: Point, kernel: PointKernel) -> tuple[Candidate, ...]:
     """Return every candidate of a kernel, each once, with its limit of registers."""
     machine = device(parse(point.target))
-    every = strategies.candidates(simplify(part.program), machine)
+    every = strategies.candidates(simplify(kernel.program), machine)
     if point.registers:
         every = tuple(dict.fromkeys(limited(one, point.registers) for one in every))
-    return tuple(Candidate(one.label, part.program, one) for one in every)
+    return tuple(Candidate(one.label, kernel.program, one) for one in every)
 
 
-def chosen(point: Point, part: Part) -> tuple[Candidate]:
+def chosen(point: Point, kernel: PointKernel) -> tuple[Candidate]:
     """Return a kernel as it is built where nobody says how."""
-    found = tuned(part.program, parse(point.target), aligned=True)
-    return (Candidate(part.program.name, part.program, found),)
+    found = tuned(kernel.program, parse(point.target), aligned=True)
+    return (Candidate(kernel.program.name, kernel.program, found),)
 
 
 def build_space(
@@ -110,7 +110,7 @@ def build_space(
     *,
     alone: bool = False,
     most: int = 0,
-    choose: Callable[[Point, Part], Sequence[Candidate]] | None = None,
+    choose: Callable[[Point, PointKernel], Sequence[Candidate]] | None = None,
 ) -> Space:
     """Build what is chosen of a point's kernels, cold, in groups or each `alone`.
 
@@ -121,11 +121,11 @@ def build_space(
     """
     processes = True if threads and threads > 1 and point.target == CPU else None
     threads = threads or len(os.sched_getaffinity(0))
-    parts = parts_of(point)
+    kernels = kernels_of(point)
     every = [
         (n, one)
-        for n, part in enumerate(parts)
-        for one in (choose or candidates)(point, part)
+        for n, kernel in enumerate(kernels)
+        for one in (choose or candidates)(point, kernel)
     ]
     every = every[:: -(-len(every) // most) if most else 1]
     batch = build_all(
@@ -143,4 +143,4 @@ def build_space(
         nvrtc=point.nvrtc or None,
     )
     owners = tuple(number for number, _ in every)
-    return Space(point, batch, parts, owners, threads, alone)
+    return Space(point, batch, kernels, owners, threads, alone)

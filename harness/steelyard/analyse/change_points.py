@@ -141,7 +141,7 @@ def segments(values: Sequence[float]) -> list[Segment]:
 
 
 @dataclass(slots=True)
-class _Part:
+class _LogSegment:
     """A segment in logarithms; ``points`` are sorted, without those of episodes."""
 
     first: int
@@ -172,14 +172,14 @@ class _Judged:
 
     def division(self) -> Division:
         """Return the result, in the unit of the series."""
-        parts = self._parts()
+        segments = self._segments()
         found = tuple(
             Segment(one.first, one.stop, math.exp(one.level), one.noise)
-            for one in parts
+            for one in segments
         )
         steps = tuple(
             Step(b.first, math.exp(a.level), math.exp(b.level), self._error(a, b))
-            for a, b in pairwise(parts)
+            for a, b in pairwise(segments)
         )
         episodes = tuple(
             Episode(
@@ -192,17 +192,17 @@ class _Judged:
         )
         return Division(found, steps, episodes)
 
-    def _part(self, first: int, stop: int) -> _Part:
+    def _segment(self, first: int, stop: int) -> _LogSegment:
         usual = np.ones(stop - first, bool)
         for begin, end in self.excursions:
             usual[max(begin - first, 0) : max(end - first, 0)] = False
-        return _Part(first, stop, np.sort(self.logs[first:stop][usual]))
+        return _LogSegment(first, stop, np.sort(self.logs[first:stop][usual]))
 
-    def _parts(self) -> list[_Part]:
-        return [self._part(a, b) for a, b in pairwise(self.cuts)]
+    def _segments(self) -> list[_LogSegment]:
+        return [self._segment(a, b) for a, b in pairwise(self.cuts)]
 
     def _strengths(self) -> list[float]:
-        return [self._strength(a, b) for a, b in pairwise(self._parts())]
+        return [self._strength(a, b) for a, b in pairwise(self._segments())]
 
     def _drop_weakest(self) -> bool:
         strengths = self._strengths()
@@ -216,25 +216,25 @@ class _Judged:
 
         An excursion is set aside as an episode. A step in between joins its neighbour.
         """
-        parts = self._parts()
+        segments = self._segments()
         short = [
             (len(one.points), at)
-            for at, one in enumerate(parts)
-            if 0 < at < len(parts) - 1 and one.stop - one.first < EPISODE
+            for at, one in enumerate(segments)
+            if 0 < at < len(segments) - 1 and one.stop - one.first < EPISODE
         ]
         if not short:
             return False
         at = min(short)[1]
-        before, part, after = parts[at - 1 : at + 2]
-        rise, rest = part.level - before.level, after.level - part.level
+        before, segment, after = segments[at - 1 : at + 2]
+        rise, rest = segment.level - before.level, after.level - segment.level
         if rise * rest > 0:
-            self.cuts.remove(part.first if abs(rise) < abs(rest) else part.stop)
+            self.cuts.remove(segment.first if abs(rise) < abs(rest) else segment.stop)
         else:
-            self.excursions.append((part.first, part.stop))
-            self.cuts.remove(part.first)
+            self.excursions.append((segment.first, segment.stop))
+            self.cuts.remove(segment.first)
         return True
 
-    def _strength(self, before: _Part, after: _Part) -> float:
+    def _strength(self, before: _LogSegment, after: _LogSegment) -> float:
         """Return the change over the least that is clear.
 
         Either the order of the points says so, whatever their noise is like; or all
@@ -249,7 +249,7 @@ class _Judged:
             clear = max(clear, change / max(SMALLEST, self._caution(before, after)))
         return min(clear, change / SMALLEST)
 
-    def _caution(self, before: _Part, after: _Part) -> float:
+    def _caution(self, before: _LogSegment, after: _LogSegment) -> float:
         """Return the change that the noise of two segments explains.
 
         The fit has put the cut where few points happen to agree, so that their noise
@@ -259,7 +259,7 @@ class _Judged:
         few = 2 if math.comb(count, len(before.points)) < ORDERS else 1
         return few * CAUTION * (count - 2) / (count - 4.5) * self._error(before, after)
 
-    def _error(self, before: _Part, after: _Part) -> float:
+    def _error(self, before: _LogSegment, after: _LogSegment) -> float:
         """Return the standard error of the difference of two medians.
 
         A median of n has pi/2 times the variance of a mean. The deviations are pooled: a
@@ -271,13 +271,13 @@ class _Judged:
         return noise * math.sqrt(math.pi / 2 * (1 / old + 1 / new))
 
 
-def _disjoint(before: _Part, after: _Part) -> bool:
+def _disjoint(before: _LogSegment, after: _LogSegment) -> bool:
     """Tell whether every point of one side is above every point of the other."""
     low, high = (before, after) if before.level < after.level else (after, before)
     return bool(low.points[-1] < high.points[0])
 
 
-def _ordered(before: _Part, after: _Part) -> float:
+def _ordered(before: _LogSegment, after: _LogSegment) -> float:
     """Return standard errors by which the shares of points below a limit differ.
 
     They are the root of the likelihood ratio statistic of a table of two by two (Wilks,

@@ -57,8 +57,8 @@ TINY: Final = np.array([5e-324, 1e-310])
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a process: how it is read, and put back."""
+class Property:
+    """A property of a process: how it is read, and put back."""
 
     read: Callable[[], Any]
     write: Callable[[Any], object]
@@ -215,53 +215,53 @@ def _set_path(wanted: list[str]) -> None:
     sys.path[:] = wanted
 
 
-PARTS: Final[Mapping[str, Part]] = {
+PROPERTIES: Final[Mapping[str, Property]] = {
     # First: others are computed with it.
-    "floating point": Part(_floats, lambda v: _maths().fesetenv(bytes(v[2]))),
-    "current folder": Part(_folder, os.chdir),
-    "environment": Part(_environment, _set_environment),
-    "locale": Part(
+    "floating point": Property(_floats, lambda v: _maths().fesetenv(bytes(v[2]))),
+    "current folder": Property(_folder, os.chdir),
+    "environment": Property(_environment, _set_environment),
+    "locale": Property(
         partial(locale.setlocale, locale.LC_ALL),
         partial(locale.setlocale, locale.LC_ALL),
     ),
-    "NumPy's errors": Part(_numpy, _set_numpy),
-    "processors": Part(
+    "NumPy's errors": Property(_numpy, _set_numpy),
+    "processors": Property(
         partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0)
     ),
-    "niceness": Part(
+    "niceness": Property(
         partial(os.getpriority, os.PRIO_PROCESS, 0),
         partial(os.setpriority, os.PRIO_PROCESS, 0),
     ),
-    "scheduling": Part(
+    "scheduling": Property(
         _scheduling, lambda v: os.sched_setscheduler(0, v[0], os.sched_param(v[1]))
     ),
-    "umask": Part(_umask, os.umask),
-    "limits": Part(
+    "umask": Property(_umask, os.umask),
+    "limits": Property(
         lambda: {which: resource.getrlimit(which) for _, which in LIMITS}, _set_limits
     ),
-    "signal handlers": Part(_handlers, _set_handlers),
-    "blocked signals": Part(
+    "signal handlers": Property(_handlers, _set_handlers),
+    "blocked signals": Property(
         partial(signal.pthread_sigmask, signal.SIG_BLOCK, ()),
         partial(signal.pthread_sigmask, signal.SIG_SETMASK),
     ),
-    "timers": Part(_timers, _set_timers),
-    "sys.path": Part(lambda: list(sys.path), _set_path),
-    "streams and hooks": Part(
+    "timers": Property(_timers, _set_timers),
+    "sys.path": Property(lambda: list(sys.path), _set_path),
+    "streams and hooks": Property(
         lambda: tuple(getattr(place, name) for place, name in STREAMS), _set_streams
     ),
-    "tracing": Part(lambda: (sys.gettrace(), sys.getprofile()), _set_tracing),
-    "the interpreter's limits": Part(
+    "tracing": Property(lambda: (sys.gettrace(), sys.getprofile()), _set_tracing),
+    "the interpreter's limits": Property(
         lambda: (sys.getrecursionlimit(), sys.getswitchinterval()), _set_interpreter
     ),
-    "the filters of warnings": Part(
+    "the filters of warnings": Property(
         lambda: list(warnings.filters), _set_filters, quiet=True
     ),
-    "garbage collector": Part(_collector, _set_collector),
-    "random numbers": Part(_random, _set_random, quiet=True),
-    "decimal context": Part(
+    "garbage collector": Property(_collector, _set_collector),
+    "random numbers": Property(_random, _set_random, quiet=True),
+    "decimal context": Property(
         _decimals, lambda v: decimal.setcontext(decimal.Context(*v))
     ),
-    "PyTorch's threads": Part(_threads_of_torch, _set_threads_of_torch),
+    "PyTorch's threads": Property(_threads_of_torch, _set_threads_of_torch),
 }
 
 
@@ -269,18 +269,18 @@ State = Mapping[str, Any]
 
 
 def state() -> State:
-    """Return every part as it is now."""
-    return {name: part.read() for name, part in PARTS.items()}
+    """Return every property as it is now."""
+    return {name: one.read() for name, one in PROPERTIES.items()}
 
 
 def put_back(wanted: State) -> list[str]:
-    """Make each part what it was; return those that cannot be."""
+    """Make each property what it was; return those that cannot be."""
     left = []
-    for name, part in PARTS.items():
-        if part.read() != wanted[name]:
+    for name, one in PROPERTIES.items():
+        if one.read() != wanted[name]:
             with suppress(Exception):  # of another user's rights, or of its own making
-                part.write(wanted[name])
-            if part.read() != wanted[name]:
+                one.write(wanted[name])
+            if one.read() != wanted[name]:
                 left.append(name)
     return left
 
@@ -368,8 +368,8 @@ class Apart:
             after = state()
             changed += (
                 name
-                for name, part in PARTS.items()
-                if not part.quiet and after[name] != before[name]
+                for name, one in PROPERTIES.items()
+                if not one.quiet and after[name] != before[name]
             )
             changed += patched[:FEW]
             self.spent += put_back(base)

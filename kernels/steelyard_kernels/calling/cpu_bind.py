@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from steelyard_device import cpu
-from steelyard_device.series import Part, Series
+from steelyard_device.series import Series, Step
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.calling.bind import Array, BoundKernel
 from steelyard_kernels.calling.convention import Convention
@@ -26,12 +26,12 @@ def threads_of(built: Artifact) -> int:
 def launch_of(built: Artifact, slots: Sequence[int]) -> cpu.Launch:
     """Return a launch of a build, or of all its parts, with its slots' words."""
     if built.parts:
-        return Series([part_of(each) for each in built.parts], slots)
+        return Series([step_of(each) for each in built.parts], slots)
     assert built.code.function is not None  # a call builds for this machine
     return cpu.Launch(built.code.function, slots, threads_of(built), claims=True)
 
 
-def part_of(built: Artifact) -> Part:
+def step_of(built: Artifact) -> Step:
     """Return what a series needs to know of one of its kernels."""
     assert built.code.function is not None  # as above
     return built.code.function, len(built.slots), threads_of(built)

@@ -17,7 +17,7 @@ from steelyard_device.dispatch import Array, Dispatch, Exchange, Record, Scalar
 from steelyard_kernels import cost
 from steelyard_kernels.calling import bind as binding
 from steelyard_kernels.calling.convention import Convention
-from steelyard_kernels.calling.cpu_bind import part_of, threads_of
+from steelyard_kernels.calling.cpu_bind import step_of, threads_of
 from steelyard_kernels.expression.expr import loops
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Recent:
         program = built.program
         head, memory = [], None
         if built.parts:
-            head = series.table([part_of(each) for each in built.parts])
+            head = series.table([step_of(each) for each in built.parts])
             memory = [binding.allocated(e, convention) for e in convention.hidden]
         return self._record(
             convention,

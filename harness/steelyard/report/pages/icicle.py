@@ -31,25 +31,25 @@ COLOURS: Final = 8
 
 
 @dataclass(slots=True)
-class Part:
+class Frame:
     """What took time under one name, and what that time went to."""
 
     name: str
     time: float = 0.0
     """Nanoseconds, those of all its parts included; or samples, of a whole in these."""
-    parts: dict[str, Part] = field(default_factory=dict)
+    frames: dict[str, Frame] = field(default_factory=dict)
 
-    def under(self, name: str) -> Part:
-        """Return the part of this name, made where it is not there."""
-        return self.parts.setdefault(name, Part(name))
+    def under(self, name: str) -> Frame:
+        """Return the frame of this name, made where it is not there."""
+        return self.frames.setdefault(name, Frame(name))
 
     def walk(
         self, path: tuple[str, ...] = ()
-    ) -> Iterator[tuple[tuple[str, ...], Part]]:
-        """Yield every part below it by its path."""
-        for part in self.parts.values():
-            yield (*path, part.name), part
-            yield from part.walk((*path, part.name))
+    ) -> Iterator[tuple[tuple[str, ...], Frame]]:
+        """Yield every frame below it by its path."""
+        for frame in self.frames.values():
+            yield (*path, frame.name), frame
+            yield from frame.walk((*path, frame.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,14 @@ class Shown:
 PHASES: Final = Shown()
 
 
-def of_rows(made: Iterable[Row]) -> Part:
+def of_rows(made: Iterable[Row]) -> Frame:
     """Return the builds of a run: benchmark, case, and the phases that are known."""
-    whole = Part("builds")
+    whole = Frame("builds")
     for row in made:
         if row.estimate is None or not row.mode.startswith("build/"):
             continue
-        for part in (whole, family := whole.under(row.benchmark)):
-            part.time += row.estimate.value
+        for frame in (whole, family := whole.under(row.benchmark)):
+            frame.time += row.estimate.value
         point = row.case.removeprefix(row.benchmark).strip("[]")
         inside = family.under(f"{point} {row.mode}".strip())
         inside.time = row.estimate.value
@@ -86,7 +86,7 @@ class _Trace(TypedDict):
     traceEvents: list[dict[str, Any]]
 
 
-def of_trace(document: Any) -> Part:
+def of_trace(document: Any) -> Frame:
     """Return the spans of a trace: Chrome's complete events, added up by their paths.
 
     Raises:
@@ -106,7 +106,7 @@ def of_trace(document: Any) -> Part:
             tracks[track].append((1e3 * begin, 1e3 * length, str(event.get("name"))))
     if not tracks:
         raise Malformed("it has no spans")
-    whole = Part("all threads")
+    whole = Frame("all threads")
     for track, spans in tracks.items():
         thread = whole.under(names.get(track, "thread"))
         before = thread.time
@@ -115,14 +115,14 @@ def of_trace(document: Any) -> Part:
     return whole
 
 
-def of_stacks(found: Stacks) -> Part:
+def of_stacks(found: Stacks) -> Frame:
     """Return sampled stacks, each function within the one that called it."""
-    whole = Part("all stacks", found.total)
+    whole = Frame("all stacks", found.total)
     for stack, weight in found.weights.items():
-        part = whole
+        frame = whole
         for name in stack:
-            part = part.under(name)
-            part.time += weight
+            frame = frame.under(name)
+            frame.time += weight
     return whole
 
 
@@ -130,21 +130,21 @@ def _is_time(value: Any) -> bool:
     return isinstance(value, (int, float)) and 0 <= value < 1e15
 
 
-def _nest(thread: Part, spans: Sequence[tuple[float, float, str]]) -> None:
+def _nest(thread: Frame, spans: Sequence[tuple[float, float, str]]) -> None:
     """Add spans to a thread, each within the latest that has not ended."""
-    open_: list[tuple[float, Part]] = []
+    open_: list[tuple[float, Frame]] = []
     for begin, length, name in spans:
         while open_ and begin >= open_[-1][0]:
             open_.pop()
         above = open_[-1][1] if open_ else thread
-        part = above.under(name)
-        part.time += length
+        frame = above.under(name)
+        frame.time += length
         if not open_:
             thread.time += length
-        open_.append((begin + length, part))
+        open_.append((begin + length, frame))
 
 
-def figure(whole: Part, how: Shown = PHASES) -> Iterator[Markup]:
+def figure(whole: Frame, how: Shown = PHASES) -> Iterator[Markup]:
     """Yield the picture, and the longest parts as a table; nothing of no time."""
     if not whole.time > 0:
         return
@@ -158,38 +158,38 @@ def figure(whole: Part, how: Shown = PHASES) -> Iterator[Markup]:
     yield tag("figure", svg.picture(WIDE, high, title, about, *bars))
     longest = sorted(whole.walk(), key=lambda one: -one[1].time)[:LISTED]
     lines = (
-        (" / ".join(path), how.write(part.time), f"{_percent(part, whole)} %")
-        for path, part in longest
+        (" / ".join(path), how.write(frame.time), f"{_percent(frame, whole)} %")
+        for path, frame in longest
     )
     yield sheet(grid("longest parts", ("part",), ("time", "share"), lines))
 
 
-def _percent(part: Part, whole: Part) -> str:
-    return f"{100 * part.time / whole.time:.1f}"
+def _percent(frame: Frame, whole: Frame) -> str:
+    return f"{100 * frame.time / whole.time:.1f}"
 
 
 def _bars(  # noqa: PLR0917 # where a bar lies, then what all of them share
-    part: Part,
+    frame: Frame,
     x: float,
     depth: int,
     scale: float,
     colours: dict[str, int],
     how: Shown,
 ) -> Iterator[tuple[int, Markup]]:
-    wide = part.time * scale
+    wide = frame.time * scale
     if wide < LEAST or depth >= how.deepest:
         return
-    colour = colours.setdefault(part.name, len(colours) % COLOURS)
+    colour = colours.setdefault(frame.name, len(colours) % COLOURS)
     y = LINE * depth
     place = {"x": f"{x:.1f}", "y": y, "width": f"{wide:.1f}", "height": LINE - 1}
-    said = f"{part.name} {how.write(part.time)}"
+    said = f"{frame.name} {how.write(frame.time)}"
     inside = [tag("title", said), tag("rect", **place, class_=f"p f{colour}")]
     letters = int((wide - 8) / LETTER)
     if letters > 3:
-        short = said if len(said) <= letters else f"{part.name[: letters - 1]}…"
+        short = said if len(said) <= letters else f"{frame.name[: letters - 1]}…"
         inside.append(svg.words(x + 4, y + LINE - 7, short, class_="name"))
     yield depth, tag("g", *inside)
-    for child in part.parts.values():
+    for child in frame.frames.values():
         yield from _bars(child, x, depth + 1, scale, colours, how)
         x += child.time * scale
 
