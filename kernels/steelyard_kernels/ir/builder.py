@@ -15,6 +15,7 @@ Python integers stand for int64 constants wherever an index is expected.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 from steelyard_kernels.dtypes import DType, bool_, int64
@@ -45,7 +46,7 @@ from steelyard_kernels.ir.loops import (
 from steelyard_kernels.ir.operations import operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 Index: TypeAlias = Operand | int
 FOLDED: dict[str, Callable[[float, float], float]] = {
@@ -222,9 +223,17 @@ class Builder:
         """Open a two-way branch: see `Branch`."""
         return Branch(self, condition, seldom=seldom)
 
-    def parallel(self, extent: Index, chunk: int, threads: int = 0) -> ParallelLoop:
+    @contextmanager
+    def parallel(
+        self, extent: Index, chunk: int, threads: int = 0
+    ) -> Iterator[tuple[Var, Var]]:
         """Open the outermost loop; entering it gives (low, high) of a chunk."""
-        return ParallelLoop(self, self.number(extent), chunk, threads)
+        low, high = self.fresh(self.index, "low"), self.fresh(self.index, "high")
+        body = _Open(self)
+        with body:
+            yield low, high
+        made = Parallel(low, high, self.number(extent), chunk, threads, body.statements)
+        self.body.append(made)
 
     def thread(self) -> Var:
         """Return which thread of its block this is."""
@@ -246,20 +255,28 @@ class Builder:
         return Kernel(name, tuple(parameters), tuple(self.body), threads, registers)
 
 
-class Loop:
+class _Open:
+    """A body that is being built: what is appended meanwhile is in it."""
+
+    __slots__ = ("_builder", "_outer", "statements")
+
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+
+    def __enter__(self) -> Self:
+        self._outer = self._builder.body
+        self._builder.body = []
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.statements = tuple(self._builder.body)
+        self._builder.body = self._outer
+
+
+class Loop(_Open):
     """An open `For`: its `var`, what it `carried`, and its `results` after it."""
 
-    __slots__ = (
-        "_args",
-        "_builder",
-        "_outer",
-        "_unroll",
-        "_until",
-        "_yields",
-        "carried",
-        "results",
-        "var",
-    )
+    __slots__ = ("_args", "_unroll", "_until", "_yields", "carried", "results", "var")
 
     def __init__(
         self,
@@ -271,7 +288,7 @@ class Loop:
         *,
         unroll: int,
     ) -> None:
-        self._builder = builder
+        super().__init__(builder)
         self._args = (start, stop, step, first)
         self._unroll = unroll
         self.var = builder.fresh(builder.index, "i")
@@ -288,13 +305,8 @@ class Loop:
         self._yields = values
         self._until = until
 
-    def __enter__(self) -> Self:
-        self._outer = self._builder.body
-        self._builder.body = []
-        return self
-
     def __exit__(self, *_: object) -> None:
-        body, self._builder.body = self._builder.body, self._outer
+        super().__exit__()
         start, stop, step, first = self._args
         carried = tuple(zip(self.carried, first, strict=True))
         self._builder.body.append(
@@ -304,7 +316,7 @@ class Loop:
                 stop,
                 step,
                 carried,
-                tuple(body),
+                self.statements,
                 self._yields,
                 self.results,
                 self._unroll,
@@ -313,7 +325,7 @@ class Loop:
         )
 
 
-class Branch:
+class Branch(_Open):
     """An open `If`, and the values that its two sides give.
 
     with b.branch(condition) as branch:
@@ -323,21 +335,13 @@ class Branch:
     (z,) = branch.results
     """
 
-    __slots__ = (
-        "_builder",
-        "_condition",
-        "_outer",
-        "_seldom",
-        "_sides",
-        "_values",
-        "results",
-    )
+    __slots__ = ("_condition", "_seldom", "_sides", "_values", "results")
 
     def __init__(self, builder: Builder, condition: Operand, *, seldom: bool) -> None:
-        self._builder = builder
+        super().__init__(builder)
         self._condition = condition
         self._seldom = seldom
-        self._sides: list[list[Statement]] = []
+        self._sides: list[tuple[Statement, ...]] = []
         self._values: list[tuple[Operand, ...]] = [()]
         self.results: tuple[Var, ...] = ()
 
@@ -347,54 +351,25 @@ class Branch:
 
     def otherwise(self) -> None:
         """Close the first side and open the second."""
-        self._sides.append(self._builder.body)
+        super().__exit__()
+        self._sides.append(self.statements)
         self._values.append(())
-        self._builder.body = []
-
-    def __enter__(self) -> Self:
-        self._outer = self._builder.body
-        self._builder.body = []
-        return self
+        self.__enter__()
 
     def __exit__(self, *_: object) -> None:
-        self._sides.append(self._builder.body)
-        self._builder.body = self._outer
-        then, orelse = (*self._sides, [])[:2]
+        super().__exit__()
+        self._sides.append(self.statements)
+        then, orelse = (*self._sides, ())[:2]
         values, else_values = (*self._values, ())[:2]
         self.results = tuple([self._builder.fresh(x.type, "r") for x in values])
         self._builder.body.append(
             If(
                 self._condition,
-                tuple(then),
+                then,
                 values,
-                tuple(orelse),
+                orelse,
                 else_values,
                 self.results,
                 self._seldom,
             )
-        )
-
-
-class ParallelLoop:
-    """An open `Parallel`."""
-
-    __slots__ = ("_args", "_builder", "_outer", "high", "low")
-
-    def __init__(
-        self, builder: Builder, extent: Operand, chunk: int, threads: int
-    ) -> None:
-        self._builder = builder
-        self._args = (extent, chunk, threads)
-        self.low = builder.fresh(builder.index, "low")
-        self.high = builder.fresh(builder.index, "high")
-
-    def __enter__(self) -> tuple[Var, Var]:
-        self._outer = self._builder.body
-        self._builder.body = []
-        return self.low, self.high
-
-    def __exit__(self, *_: object) -> None:
-        body, self._builder.body = self._builder.body, self._outer
-        self._builder.body.append(
-            Parallel(self.low, self.high, *self._args, body=tuple(body))
         )
