@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from steelyard_kernels.expression.expr import Chains, Program, Result, operands
+from steelyard_kernels.expression.expr import Chains, Node, Program, Result, operands
 from steelyard_kernels.ir.loops import (
     INDEX,
     Buffer,
@@ -80,33 +80,27 @@ def arguments(program: Program, alignment: int = 0) -> Arguments:
     names = _Names()
     kept = _kept(program)
     updated = {o.updates for o in program.outputs if o.updates is not None}
+
+    def buffer(name: str, node: Node, align: int, access: str) -> Buffer:
+        extent = Const(prod(node.shape), INDEX)
+        return Buffer(names.legal(name), node.dtype, extent, "global", align, access)
+
     inputs: dict[int, Buffer] = {}
     slots = []
     for node in program.inputs:
         written = node.index in updated
         if node.number in read or written:
             access = ("inout" if node.number in read else "out") if written else "in"
-            align = alignment if written else 0
-            extent = Const(prod(node.shape), INDEX)
-            inputs[node.index] = Buffer(
-                names.legal(node.name), node.dtype, extent, "global", align, access
-            )
+            inputs[node.index] = buffer(node.name, node, alignment * written, access)
             slots.append(Slot("input", node.index, node.name))
     fresh: list[Buffer] = []
     outputs: list[Buffer] = []
     for place, output in enumerate(program.outputs):
         if output.updates is None:
-            extent = Const(prod(output.value.shape), INDEX)
-            dtype = output.value.dtype
             access = "inout" if output.each.number in kept else "out"
-            buffer = Buffer(
-                names.legal(output.name), dtype, extent, "global", alignment, access
-            )
-            fresh.append(buffer)
+            fresh.append(buffer(output.name, output.value, alignment, access))
             slots.append(Slot("output", place, output.name))
-            outputs.append(buffer)
-        else:
-            outputs.append(inputs[output.updates])
+        outputs.append(fresh[-1] if output.updates is None else inputs[output.updates])
     scalars = {
         node.name: Var(names.legal(node.name), typed(node.dtype))
         for node in program.scalars
