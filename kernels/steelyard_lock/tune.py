@@ -6,6 +6,7 @@ The command line finds it by name.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -101,26 +102,16 @@ def command(
     it is asked for again.
     """
     with sentences():
-        from steelyard_lock import points, spaces, tuning, tuning_report
+        from steelyard_lock import points, spaces, tuning_report
 
         asked_for = points.points(kernels, target, axes=axes, arrays=arrays)
         found = [one for point in asked_for for one in spaces.launches_of(point)]
         if listed:
-            tried = [tuning.Space.of(point) for point in found]
-            if as_json:
-                click.echo(tuning_report.space_dumps(tried))
-            for space in () if as_json else tried:
-                show(partial(tuning_report.space_page, space))
+            _list(found, as_json=as_json)
             return 0
         place = keep or os.environ.get("STEELYARD_TUNED") or KEEP
-        made: list[tuning.Tuning] = []
-        left = _Budget(budget, len(found))
-        for point in found:
-            if not left.more:
-                click.echo(f"no time left for {point.label}", err=True)
-                continue
-            done = tuning.tune(point, _how(point, top=left.top(top), **asked))
-            left.spent(done)
+        made = []
+        for done in _tuned(found, _Budget(budget, len(found)), top, asked):
             made.append(done)
             if place != "off":
                 done.keep(place)
@@ -131,6 +122,31 @@ def command(
         elif place != "off":
             click.echo(f"kept in {place}: builds read it with STEELYARD_TUNED={place}")
         return FAILED if any(one.failures for one in made) else 0
+
+
+def _list(found: Sequence[Point], *, as_json: bool) -> None:
+    from steelyard_lock import tuning, tuning_report
+
+    tried = [tuning.Space.of(point) for point in found]
+    if as_json:
+        click.echo(tuning_report.space_dumps(tried))
+    for space in () if as_json else tried:
+        show(partial(tuning_report.space_page, space))
+
+
+def _tuned(
+    found: Sequence[Point], left: _Budget, top: int | None, asked: Mapping[str, Any]
+) -> Iterator[Tuning]:
+    """Yield what becomes of each kernel for which there is time."""
+    from steelyard_lock import tuning
+
+    for point in found:
+        if not left.more:
+            click.echo(f"no time left for {point.label}", err=True)
+            continue
+        done = tuning.tune(point, _how(point, top=left.top(top), **asked))
+        left.spent(done)
+        yield done
 
 
 class _Budget:
