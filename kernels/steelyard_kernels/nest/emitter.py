@@ -77,7 +77,7 @@ class Emitter(Values):
             )
             if self.depth == len(self.axes):
                 self.levels[-1] = list(self.kept.outputs.values)
-        self._ahead = nest.streams if schedule.prefetch else []
+        self.ahead = nest.streams if schedule.prefetch else []
         self._stores: list[list[int]] = [[] for _ in self.levels]
         for place, output in enumerate(nest.outputs):
             depth = _depth(self.walks(output.offset))
@@ -109,7 +109,7 @@ class Emitter(Values):
         outputs = self.nest.outputs
         if more:
             stored = [output.offset for output in outputs]
-            ahead = [v.offset for v in self._ahead]
+            ahead = [v.offset for v in self.ahead]
             sources = [v.offset for v in inner if v.source is not None]
             self._begin([*sources, *ahead, *stored])
         with self.walking(NOTHING if more else last):
@@ -121,7 +121,7 @@ class Emitter(Values):
         self, values: Sequence[Value], every: Sequence[At], depth: int
     ) -> None:
         """Emit values and stores: of several rows one after the other, in few registers."""
-        end = functools.partial(self._end, depth)
+        end = functools.partial(self.end, depth)
         if self.cuts and len(every) > self.cuts[-1].at(Place.REGISTER):
             self.emit(values, every, end)
             return
@@ -297,11 +297,11 @@ class Emitter(Values):
 
     # memory
 
-    def _end(self, depth: int, at: At) -> None:
+    def end(self, depth: int, at: At) -> None:
         """Emit the stores at a place of so many open loops, and ask for what comes later."""
         self._store(depth, at)
         if depth == self.depth and self.mask(self.open, at) is None:
-            for value in self._ahead:
+            for value in self.ahead:
                 self._prefetch(value, at)
 
     def _prefetch(self, value: Value, at: At) -> None:
@@ -309,7 +309,7 @@ class Emitter(Values):
         b, bytes_, loop = self.b, value.node.dtype.bytes, self.depth - 1
         assert isinstance(value.source, Input)
         if at[loop] * self.open[loop].lanes * bytes_ % LINE == 0:
-            widest = max([array.node.dtype.bytes for array in self._ahead])
+            widest = max([array.node.dtype.bytes for array in self.ahead])
             ahead = self.schedule.prefetch // widest
             start = b.at("add", self.offset(value.offset, at), ahead)
             b.prefetch(self.args.inputs[value.source.index], start)

@@ -2,10 +2,10 @@
 
 On a CPU these are rows of squares, which are transposed in registers:
 
-    i:v16.core256 j:v16.r2.core keep-r
+    i:v16.core256 j:v16.r3.core keep-r
 
-A core takes 256 squares of 16 x 16 along i, side by side with as many along j: two, so
-that it writes 128 bytes of a row at a time. On a GPU they are tiles in shared memory:
+A core takes 256 squares of 16 x 16 along i, side by side with as many along j: three, so
+that it writes 192 bytes of a row at a time. On a GPU they are tiles in shared memory:
 
     i:v4.thread16.grid j:v4.thread16.grid keep-shared
 

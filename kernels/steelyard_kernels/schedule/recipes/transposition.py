@@ -18,9 +18,10 @@ SIDES: Final = (128, 256)  # bytes of a tile's rows and columns
 SHORT_SIDES: Final = (32, 64, 128)  # of an axis that has no more
 THREADS: Final = (64, 128, 256, 512)
 # On a CPU: squares side by side, tiles for each thread, and bytes that are asked for ahead.
-# Of 4096 x 4096 float32 in huge pages, 2 squares took 4.3 ms of a core of an EPYC (Zen 4),
-# 1 and 4 took 5.3 and 4.4, 2 without asking 6.3; 256 to 1024 bytes ahead are alike.
-BESIDE: Final = (2, 1)
+# Of 4096 x 4096 float32 in huge pages a core of an EPYC (Zen 4) reached 0.87 of a copy by
+# 3 squares, 0.79 by 2, 0.70 by 4 and 0.67 by 1: fewer write too little of a row at a time,
+# more read too many rows. 256 and 512 bytes ahead are alike, float16 prefers 256.
+BESIDE: Final = (3, 1)
 SHARES: Final = 4
 AHEAD: Final = 256
 MOST_LANES: Final = 32  # as many vectors are held
