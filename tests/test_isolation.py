@@ -17,6 +17,9 @@ from steelyard.report import tables
 from steelyard.store.store import Store
 
 SUITE = """
+import resource
+from pathlib import Path
+
 import numpy as np
 
 from steelyard import benchmark
@@ -35,8 +38,11 @@ def temporaries(b):
     y = b.output(200_000, "float64")
 
     def work(x, out):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         parts = [x + n for n in range(12)]
         np.add(parts[0], parts[11], out=out)
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        Path("faults").write_text(str(after - before))
 
     return b.launch(work, x, out=y)
 """
@@ -66,12 +72,14 @@ def measured(file, *arguments, code=0):
 
 
 def test_a_case_that_allocates_takes_the_same_alone_and_after_another():
-    """It was 4 times as slow alone: glibc trimmed its heap in each launch."""
+    """It was 4 times as slow alone: glibc trimmed its heap in each launch.
+
+    Its 19 MB are 4,700 pages, of which the last launch touched none for the first time.
+    """
     how = ("--mode", "kernel/warm", "--blocks", "1", "--seed", "0")
-    both = measured("suite.py", *how)
-    alone = measured("suite.py", *how, "-k", "temporaries")
-    ratio = alone["temporaries"]["low"] / both["temporaries"]["low"]
-    assert 0.5 < ratio < 2
+    for words in ((), ("-k", "temporaries")):
+        measured("suite.py", *how, *words)
+        assert int(Path("faults").read_text()) < 100
     said = " ".join(command("compare", "@-2", "@-1").split())
     assert "selection" in said
     assert "2, 1 of them not in new" in said
