@@ -68,10 +68,11 @@ def build_all(
 ) -> Batch:
     """Build candidates for a target; what goes wrong with one is that one's result.
 
-    `seconds` limits the compilation of each. `threads` (by default one a processor)
-    compile at the same time, in `processes` of their own under a limit, where threads
-    gain nothing, or with the library `nvrtc`, whose builds no cache keeps. `progress` is called on this thread. At most `largest` are
-    compiled together: with 1, each is a program of its own, to compare with.
+    `seconds` limits the compilation of each; waiting for a processor does not count.
+    `threads` (by default one a processor) compile at the same time, in `processes` of
+    their own under a limit, where threads gain nothing, or with the library `nvrtc`,
+    whose builds no cache keeps. `progress` is called on this thread. At most `largest`
+    are compiled together: with 1, each is a program of its own, to compare with.
 
     Raises:
         KernelError: there is no such target, nvrtc is not its compiler, or a number is

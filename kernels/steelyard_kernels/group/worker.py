@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Final, Protocol
 
@@ -24,6 +25,30 @@ GRACE: Final = 0.5
 
 START: Final = 60.0
 """Seconds that a process may take to start, which is half of one where all is well."""
+
+
+def _answers(
+    process: subprocess.Popen[bytes], connection: Connection, limit: float | None
+) -> bool:
+    """Say whether there is an answer within so many seconds.
+
+    Those for which the process waits for a processor do not count: others are at work.
+    """
+    began, before, left = perf_counter_ns(), _waited(process), limit
+    while not connection.poll(left):
+        passed = perf_counter_ns() - began - (_waited(process) - before)
+        left = (limit or 0.0) - passed / 1e9
+        if left <= 0:
+            return False
+    return True
+
+
+def _waited(process: subprocess.Popen[bytes]) -> int:
+    """Return the nanoseconds for which it waited for a processor; 0 if that is unknown."""
+    try:
+        return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0
 
 
 class Worker(Protocol):
@@ -76,7 +101,7 @@ class Process:
         started = perf_counter_ns()
         try:
             connection.send(job)
-            stopped = not connection.poll(limit)
+            stopped = not _answers(process, connection, limit)
             if not stopped:
                 reply: Reply = connection.recv()
                 record("process", started, perf_counter_ns() - started, reply.spans)
