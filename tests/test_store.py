@@ -51,6 +51,7 @@ def child(code, *arguments):
     text += "from steelyard.store.store import Store\n" + textwrap.dedent(code)
     return subprocess.Popen(
         [sys.executable, "-c", text, *map(str, arguments)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -129,16 +130,21 @@ def test_a_killed_run_keeps_its_finished_trials_and_reads_killed(path):
         """
         store = Store.open(sys.argv[1])
         uid = store.begin(trials.run())
-        for block in range(10**6):
+        for block, _ in enumerate(sys.stdin):
             store.add(uid, trials.trial(block=block))
             print(block, flush=True)
         """,
         path,
     )
+    writer.stdin.write("add\n" * 7)
+    writer.stdin.flush()
     for _ in range(7):
         last = int(writer.stdout.readline())
     with Store.open(str(path)) as opened:
         assert opened.runs()[0].state == "running"
+    writer.stdin.write("add\n" * 1000)
+    writer.stdin.flush()
+    last = int(writer.stdout.readline())
     writer.send_signal(signal.SIGKILL)
     writer.communicate()
     with Store.open(str(path), create=False) as opened:
