@@ -5,6 +5,7 @@ All are views: none costs memory or a copy by itself.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from math import prod
 
@@ -156,7 +157,7 @@ def pad(
     """Return the array with a value around it: (before, after) for each axis."""
     x = as_array(x, "pad")
     try:
-        pairs = [(low, high) for low, high in widths]
+        pairs = [(operator.index(low), operator.index(high)) for low, high in widths]
     except (TypeError, ValueError):
         pairs = []
     if len(pairs) != x.ndim:

@@ -201,12 +201,21 @@ def _of_split(graph: Graph, arg: Node, shape: Shape, index: Node) -> Node | None
 
 
 def _of_view(graph: Graph, node: Node, index: Node) -> Node | None:
-    """Return the row of a view that leaves the first axis as it is."""
+    """Return the row of a view whose first axis is a slice of its array's."""
     assert isinstance(node, View)
     first, *others = node.index
-    kept = first == axis(0) and node.shape[0] == node.arg.shape[0]
-    if in_memory(node) or not kept or any(0 in each.axes for each in others):
+    step = first.step(0) if first.axes == {0} else None
+    low, high = first.bounds(node.shape)
+    inside = 0 <= low <= high < node.arg.shape[0]
+    mixed = any(0 in each.axes for each in others)
+    if in_memory(node) or step is None or not inside or mixed:
         return None
+    if first != axis(0):
+        if isinstance(index, Constant):
+            return None
+        steps = graph.apply("multiply", index, graph.constant(step, index.dtype))
+        start = graph.constant(first.constant, index.dtype)
+        index = graph.apply("add", steps, start)
     part = _row(graph, node.arg, index)
     if part is None:
         return None

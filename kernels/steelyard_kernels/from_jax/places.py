@@ -1,7 +1,7 @@
 """Primitives of JAX's that take or write a part of an array.
 
-Whole rows move as rows; what no row says is taken apart element by element while it is
-small, and what is written is chosen among all elements.
+A row is taken where its values come from, other parts are views; what is written is
+chosen among all elements.
 """
 
 from __future__ import annotations
@@ -23,17 +23,13 @@ from steelyard_kernels.from_jax.values import (
     Value,
     arange,
     array,
-    elements,
-    joined,
-    nothing,
     reshape,
     row,
-    together,
 )
 
 
 def _slice(equation: Equation) -> Value:
-    """Return a part with fixed bounds: a row, few rows, a word of keys, few elements."""
+    """Return a part with fixed bounds; of the words of keys each by itself."""
     starts = tuple(equation.params["start_indices"])
     strides = equation.params["strides"] or (1,) * len(starts)
     bounds = [
@@ -42,33 +38,20 @@ def _slice(equation: Equation) -> Value:
     ]
     value = equation.values[0]
     if not isinstance(value, Stack):
-        return _part(equation, equation.array(0), bounds)
+        return _part(equation.array(0), bounds)
     kept = value.parts[bounds[-1]]
-    parts = Stack(tuple(_part(equation, part, bounds[:-1]) for part in kept))
+    parts = Stack(tuple(_part(part, bounds[:-1]) for part in kept))
     if len(kept) == len(value.parts):
         return parts
     return array(equation.graph, parts)
 
 
-def _part(equation: Equation, x: Array, bounds: Sequence[slice]) -> Array:
-    """Return x[bounds], first by rows."""
-    ranges = [
-        range(*bound.indices(extent))
-        for bound, extent in zip(bounds, x.shape, strict=True)
-    ]
-    whole = [len(r) == extent for r, extent in zip(ranges, x.shape, strict=True)]
-    if all(whole) and all(r.step == 1 for r in ranges):
-        return x
-    shape = tuple(len(r) for r in ranges)
-    if 0 in shape:
-        return nothing(equation.graph, shape, x.dtype)
-    if all(whole[1:]) and 0 < len(ranges[0]) <= 8:
-        rows = [reshape(row(x, at), (1, *x.shape[1:])) for at in ranges[0]]
-        return joined(rows, 0) if len(rows) > 1 else rows[0]
-    if len(ranges[0]) == 1:
-        inside = _part(equation, row(x, ranges[0][0]), bounds[1:])
-        return reshape(inside, shape)
-    return together(elements(x)[tuple(bounds)])
+def _part(x: Array, bounds: Sequence[slice]) -> Array:
+    """Return x[bounds]; of one row, what that is computed of."""
+    if bounds and len(range(*bounds[0].indices(x.shape[0]))) == 1:
+        inside = _part(row(x, bounds[0].start), bounds[1:])
+        return reshape(inside, (1, *inside.shape))
+    return x[tuple(bounds)]
 
 
 def _split(equation: Equation) -> Sequence[Value]:
@@ -77,7 +60,7 @@ def _split(equation: Equation) -> Sequence[Value]:
     for size in equation.params["sizes"]:
         bounds = [slice(0, extent) for extent in x.shape]
         bounds[axis] = slice(start, start + int(size))
-        parts.append(_part(equation, x, bounds))
+        parts.append(_part(x, bounds))
         start += int(size)
     return parts
 

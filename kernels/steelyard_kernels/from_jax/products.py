@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
 from math import prod
 from string import ascii_letters
 from typing import Final
@@ -12,14 +11,7 @@ from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
 from steelyard_kernels.from_jax.equation import Equation, Rule
-from steelyard_kernels.from_jax.shapes import permuted
-from steelyard_kernels.from_jax.values import (
-    Value,
-    constant,
-    element,
-    elements,
-    reshape,
-)
+from steelyard_kernels.from_jax.values import Value, element, reshape
 
 
 def _dot_general(equation: Equation) -> Value:
@@ -33,26 +25,18 @@ def _dot_general(equation: Equation) -> Value:
     a, b = (xp.astype(each, to) for each in equation.arrays())
     free_a = _others(a, over_a, batch_a)
     free_b = _others(b, over_b, batch_b)
-    shape = tuple(equation.outputs[0].shape)
-    orders = (*batch_a, *free_a, *over_a), (*batch_b, *free_b, *over_b)
-    fit = all(permuted(x, n) is not None for x, n in zip((a, b), orders, strict=True))
-    if batch_a and (to in dtypes.HALVES or not fit):
+    if batch_a:
         letters = _letters((a, over_a, batch_a), (b, over_b, batch_b))
         kept = [letters[0][axis] for axis in (*batch_a, *free_a)]
         kept += [letters[1][axis] for axis in free_b]
         return xp.einsum(f"{','.join(letters)}->{''.join(kept)}", a, b)
-    a = _ordered(equation, a, orders[0])
-    count = prod(a.shape[a.ndim - len(over_a) :])
-    rows = prod(a.shape[len(batch_a) : a.ndim - len(over_a)])
-    if batch_a:
-        b = _ordered(equation, b, orders[1])
-        columns = prod(b.shape[len(batch_b) : b.ndim - len(over_b)])
-        batch = a.shape[: len(batch_a)]
-        left = reshape(a, (*batch, rows, 1, count))
-        right = reshape(b, (*batch, 1, columns, count))
-        return reshape(xp.sum(left * right, axis=-1), shape)
-    b = _ordered(equation, b, (*over_b, *free_b))
-    columns = prod(b.shape[len(over_b) :])
+    rows, count, columns = (
+        prod(x.shape[axis] for axis in axes)
+        for x, axes in ((a, free_a), (a, over_a), (b, free_b))
+    )
+    a = xp.permute_dims(a, (*free_a, *over_a))
+    b = xp.permute_dims(b, (*over_b, *free_b))
+    shape = tuple(equation.outputs[0].shape)
     return reshape(_dot(a, b, rows, count, columns), shape)
 
 
@@ -106,44 +90,18 @@ def _others(x: Array, *taken: Sequence[int]) -> tuple[int, ...]:
     return tuple(axis for axis in range(x.ndim) if axis not in used)
 
 
-def _ordered(equation: Equation, x: Array, order: Sequence[int]) -> Array:
-    """Return the array with its axes in an order."""
-    found = permuted(x, order)
-    if found is None:
-        raise equation.refusal(
-            f"takes the axes of shape {x.shape} in the order {tuple(order)}; only the "
-            "last two can be swapped"
-        )
-    return found
-
-
 def _reduction(function: Callable[..., Array]) -> Rule:
-    """Return the rule of a reduction over any axes that can be moved to the end."""
+    """Return the rule of a reduction over some axes."""
 
     def rule(equation: Equation) -> Value:
-        (x,), axes = equation.arrays(), tuple(equation.params["axes"])
-        dtype = x.dtype
-        kept = tuple(axis for axis in range(x.ndim) if axis not in axes)
-        moved = _ordered(equation, x, (*kept, *axes))
-        shape = tuple(x.shape[axis] for axis in kept)
-        count = prod(x.shape[axis] for axis in axes)
-        if dtype is dtypes.bool_:
-            moved = xp.astype(moved, "int32")
-        found = function(reshape(moved, (*shape, count)), axis=-1)
-        if dtype is dtypes.bool_:
-            return xp.not_equal(found, 0)
-        return xp.astype(found, dtype)
+        (x,), axes = equation.arrays(), tuple(map(int, equation.params["axes"]))
+        if not axes:
+            return x
+        if x.dtype is dtypes.bool_:
+            return xp.not_equal(function(xp.astype(x, "int32"), axis=axes), 0)
+        return xp.astype(function(x, axis=axes), x.dtype)
 
     return rule
-
-
-def _reduce_prod(equation: Equation) -> Value:
-    """Return the product of all elements of a small array."""
-    x = equation.array(0)
-    if len(equation.params["axes"]) < x.ndim:
-        raise equation.refusal("over some axes is not supported; multiply all elements")
-    apart: list[Array] = list(elements(x).flat)
-    return reduce(xp.multiply, apart, constant(equation.graph, 1, x.dtype))
 
 
 RULES: Final[dict[str, Rule]] = {
@@ -153,6 +111,6 @@ RULES: Final[dict[str, Rule]] = {
     "reduce_max": _reduction(xp.max),
     "reduce_min": _reduction(xp.min),
     "reduce_or": _reduction(xp.max),
-    "reduce_prod": _reduce_prod,
+    "reduce_prod": _reduction(xp.prod),
     "reduce_sum": _reduction(xp.sum),
 }

@@ -58,6 +58,9 @@ class Stack:
     parts: tuple[Array, ...]
 
 
+SMALL: Final = 64
+"""Elements of an array that JAX's program holds, each a number in the kernel's code."""
+
 Value: TypeAlias = np.generic | Array | Stack
 
 
@@ -128,11 +131,13 @@ def literal(graph: Graph, value: Any) -> Value:
         return nothing(graph, value.shape, element(value.dtype))
     if (every == every[0]).all():
         return xp.broadcast_to(known(graph, every[0]), value.shape)
-    apart = np.empty(value.shape, object)
-    if value.size <= SMALL:
-        for place in np.ndindex(*value.shape):
-            apart[place] = known(graph, value[place])
-    return together(apart)
+    if value.size > SMALL:
+        raise KernelError(
+            f"holds an array of shape {value.shape}, of which at most {SMALL} different "
+            "elements are supported; pass it as an argument instead"
+        )
+    parts = [reshape(known(graph, each), (1,)) for each in every]
+    return reshape(joined(parts, 0), value.shape)
 
 
 def nothing(graph: Graph, shape: Shape, dtype: DType) -> Array:
@@ -184,39 +189,6 @@ def last(x: Array, index: int) -> Array:
         return row(x, index)
     chosen = xp.where(arange(x.graph, x.shape[-1]) == index, x, 0)
     return xp.astype(xp.sum(chosen, axis=-1), x.dtype)
-
-
-SMALL: Final = 64
-"""Elements of an array that may be taken apart, each a value of its own."""
-
-
-def elements(x: Array) -> np.ndarray[Any, Any]:
-    """Return every element of a small array as a value of its own, in its shape."""
-    if prod(x.shape) > SMALL:
-        raise KernelError(
-            f"takes apart an array of shape {x.shape}, of which at most {SMALL} elements "
-            "are supported; move whole rows, x[i], instead"
-        )
-    apart = np.empty(x.shape, object)
-    for place in np.ndindex(*x.shape):
-        one = x
-        for index in place:
-            one = row(one, index)
-        apart[place] = one
-    return apart
-
-
-def together(apart: np.ndarray[Any, Any]) -> Array:
-    """Return single elements as one array of their shape."""
-    if apart.size > SMALL:
-        raise KernelError(
-            f"puts together an array of shape {apart.shape}, of which at most {SMALL} "
-            "elements are supported; write it as whole-array operations instead"
-        )
-    flat: list[Array] = list(apart.flat)
-    if apart.size == 1:
-        return reshape(flat[0], apart.shape)
-    return reshape(joined([reshape(one, (1,)) for one in flat], 0), apart.shape)
 
 
 def canonical(graph: Graph, value: Value, aval: Aval) -> Array | Stack:
