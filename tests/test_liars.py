@@ -89,7 +89,10 @@ def test_honest_work_is_believed(case, mode, trials):
     assert not acted_on(trial)
 
 
-@pytest.mark.parametrize(("slow", "believed"), [(2, True), (3, False)])
+@pytest.mark.parametrize(
+    ("slow", "believed"),
+    [(len(confirm.PAUSES) - 1, True), (len(confirm.PAUSES), False)],
+)
 def test_work_is_doubted_only_if_it_is_slow_on_new_data_each_time(
     monkeypatch, slow, believed
 ):

@@ -52,7 +52,8 @@ class Area:
         with path.open("ab") as file:
             # Reserved: a disk that is full is an error now, and no signal later.
             os.posix_fallocate(file.fileno(), 0, max(1, size))
-        raw: NDArray[np.uint8] = np.memmap(path, np.uint8, "r+")
+        # A plain array: a slice of a `memmap` costs microseconds, each launch has some.
+        raw = np.memmap(path, np.uint8, "r+").view(np.ndarray)
         raw[:: memory.PAGE] |= 0  # every page is mapped now, and not while it is timed
         given: dict[str, Array] = {}
         left: dict[str, Array] = {}

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import clock_gettime_ns, perf_counter_ns, thread_time_ns
+from time import clock_gettime_ns, perf_counter_ns, sleep, thread_time_ns
 from typing import Any, Final, Self
 
 import numpy as np
@@ -33,13 +33,11 @@ from steelyard.declare.mode import Mode
 from steelyard.prepare import checking, problems
 from steelyard.prepare.problems import Area
 from steelyard.process import scratch
+from steelyard.units import duration
 
 TIMES: Final = 2.0
 """How much longer launches on new data may take: caches and branch predictors know the
 data of a trial, and the machine may be busier than it was."""
-
-TRIES: Final = 3
-"""Times that a case is launched on new data which seems to take so much longer."""
 
 LONG: Final = 2_000_000
 """Nanoseconds of launches that a round has at least, as far as there are problems."""
@@ -58,9 +56,10 @@ BYTES: Final = 4 << 20
 LARGE: Final = 16 << 20
 """Bytes of one problem beyond which a case is not confirmed; up to here there are few."""
 
-LOOKS: Final = 3
-"""How often it is looked at where launches took too long: of work on a busy machine the
-quickest counts, and work that keeps results is slow on any new data."""
+PAUSES: Final = (0.0, 0.0, 0.0, 0.2, 1.0, 3.0)
+"""Seconds before each look at new data, which are as many as it takes until launches are
+quick: of work on a busy machine the quickest counts, and work that keeps results is slow
+on any new data."""
 
 SLOW: Final = 500_000_000
 """Nanoseconds after which there are no more rounds."""
@@ -95,8 +94,8 @@ class Confirmed:
     least: float = 0.0
     """Nanoseconds that a unit of work takes at least."""
     error: str = ""
-    doubt: Doubt | None = None
-    """Raised of every trial, where nothing could be looked at."""
+    unknown: str = ""
+    """Why nothing could be looked at, which is a doubt of every trial."""
 
     def of(self, trial: Trial, launches: int) -> Trial:
         """Return a trial with what this says of it; a unit has so many launches."""
@@ -104,23 +103,29 @@ class Confirmed:
             return trial
         if self.error:
             return replace(trial, error=named(trial.case, self.error))
-        found = self.doubt or (
-            Doubt.UNCONFIRMED if self.slow(trial, launches) else None
-        )
-        if found is None:
+        why = self.unknown or self._too_slow(trial, launches)
+        if not why:
             return trial
-        extra = dict(trial.extra) | {"fresh_ns": self.least / launches}
-        names = sorted({*trial.doubts, str(found)})
+        extra = dict(trial.extra) | {
+            "unconfirmed": why,
+            "fresh_ns": self.least / launches,
+        }
+        names = sorted({*trial.doubts, str(Doubt.UNCONFIRMED)})
         return replace(trial, doubts=tuple(names), extra=extra)
 
-    def slow(self, trial: Trial, launches: int) -> bool:
-        """Whether the launches took longer than the trial's samples explain."""
-        claimed = stats.of(trial).estimate.value * launches
-        return self.least > TIMES * max(claimed, 0.0)
+    def settles(self, trial: Trial, launches: int) -> bool:
+        """Whether another look would tell nothing new."""
+        return bool(self.error) or not (self.unknown or self._too_slow(trial, launches))
 
-
-UNKNOWN: Final = Confirmed(doubt=Doubt.UNCONFIRMED)
-"""Nothing could be looked at."""
+    def _too_slow(self, trial: Trial, launches: int) -> str:
+        """Say by how much the launches took longer than the trial's samples explain."""
+        claimed = stats.of(trial).estimate.value
+        if self.least <= TIMES * max(claimed * launches, 0.0):
+            return ""
+        return (
+            f"a launch on new data takes {duration(self.least / launches)} at least, "
+            f"where the samples say {duration(claimed)}"
+        )
 
 
 def about(description: Description) -> dict[str, Any]:
@@ -181,39 +186,34 @@ class Processes:
 
 def confirm(asked: Processes, trial: Trial, mode: Mode) -> Confirmed:
     """Have a case launched on new data; on other data again if that took too long."""
-    found = _looked(asked, trial, mode)
-    for _ in range(LOOKS - 1):
-        if found.error or found.doubt or not found.slow(trial, units(mode)):
-            break
-        again = _looked(asked, trial, mode)
-        found = min(
-            found, again, key=lambda one: (not one.error, not one.doubt, one.least)
-        )
-    return found
+    launches = units(mode)
+    looks: list[Confirmed] = []
+    for pause in PAUSES:
+        sleep(pause)
+        try:
+            looks.append(_looked(asked, trial, mode))
+        except OSError as reason:  # a disk that is full
+            looks.append(Confirmed(unknown=f"data for it cannot be kept: {reason}"))
+        if looks[-1].settles(trial, launches):
+            return looks[-1]
+    return min(looks, key=lambda look: (bool(look.unknown), look.least))
 
 
 def _looked(asked: Processes, trial: Trial, mode: Mode) -> Confirmed:
-    pose = asked.pose
-    reply = pose(seeds=[], area="")
+    reply = asked.pose(seeds=[], area="")
     if "error" in reply:
-        return UNKNOWN
+        return Confirmed(unknown=f"another process cannot make it: {reply['error']}")
     case = _Case(reply)
     claimed = max(0.0, stats.of(trial).estimate.value * units(mode))
-    count, least, wrong = case.affordable(claimed), math.inf, ""
+    count = case.affordable(claimed)
     updates = any(handle.role == "inout" for handle in case.handles)
     if reply["built_for"] or not count or (updates and units(mode) > 1):
         return Confirmed()
-    with asked.stopped():
-        for _ in range(TRIES):
-            with scratch.folder() as folder:
-                problem = _Problem.posed(pose, case, Path(folder) / "posed", count)
-                if problem is None:
-                    return UNKNOWN
-                took, wrong = _Rounds(asked, Path(folder), problem, case).all()
-            least = min(least, took)
-            if wrong or least <= TIMES * claimed:
-                break
-    return Confirmed(least, wrong)
+    with asked.stopped(), scratch.folder() as folder:
+        problem = _Problem.posed(asked.pose, case, Path(folder) / "posed", count)
+        if isinstance(problem, str):
+            return Confirmed(unknown=problem)
+        return Confirmed(*_Rounds(asked, Path(folder), problem, case).all())
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,12 +225,13 @@ class _Problem:
     count: int
 
     @classmethod
-    def posed(cls, pose: Ask, case: _Case, path: Path, count: int) -> Self | None:
-        """Have so many problems posed in files, which are removed; None if they are not."""
+    def posed(cls, pose: Ask, case: _Case, path: Path, count: int) -> Self | str:
+        """Have so many problems posed in files, which are removed; say why they are not."""
         seeds = [secrets.randbits(62) for _ in range(count)]
-        posed = pose(seeds=seeds, area=str(path)).get("posed", 0)
+        answer = pose(seeds=seeds, area=str(path))
+        posed = answer.get("posed", 0)
         if not 1 < posed <= count:
-            return None
+            return str(answer.get("error", f"{posed} of {count} problems were posed"))
         answers = [path.with_suffix(f".{n}.npy") for n in range(len(case.results))]
         wanted = [np.load(file, mmap_mode="r", allow_pickle=False) for file in answers]
         area = Area.opened(path, case.handles, count)

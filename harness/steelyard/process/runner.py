@@ -165,10 +165,7 @@ class Workers:
                 partial(self.ask, turn, settings, wire.SOLVE),
                 worker,
             )
-            try:
-                _CONFIRMED[key] = confirm.confirm(asked, trial, mode)
-            except OSError:  # a disk that is full
-                _CONFIRMED[key] = confirm.UNKNOWN
+            _CONFIRMED[key] = confirm.confirm(asked, trial, mode)
         return _CONFIRMED[key].of(trial, confirm.units(mode))
 
     def _worker(self) -> int | None:

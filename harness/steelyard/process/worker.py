@@ -357,7 +357,9 @@ def main(descriptor: str) -> None:
             answer = bench.answer(message, settings)
         except SteelyardError as error:
             answer = {"error": str(error)}
-        if refusal := origins.refusal():
+        # Launches on new data are timed with their answer, and import nothing that the
+        # answers around them do not show.
+        if message["ask"] != wire.SOLVE and (refusal := origins.refusal()):
             answer = {"refused": refusal}
         if os.getpid() != home:
             os._exit(
