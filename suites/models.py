@@ -119,9 +119,11 @@ def bert_step(layers: int) -> KernelFunction:
 
 
 def _adam(g: Any, w: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
-    """Return a weight and its moments behind Adam's first step."""
+    """Return a weight and its moments, which have its digits or more, after one step."""
+    g, wide = g.astype(m.dtype), w.astype(m.dtype)
     m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-    return w - 1e-3 * (m / 0.1) / (xp.sqrt(v / 0.001) + 1e-8), m, v
+    new = wide - 1e-3 * (m / 0.1) / (xp.sqrt(v / 0.001) + 1e-8)
+    return new.astype(w.dtype), m, v
 
 
 def _weights(layers: int) -> list[str]:
@@ -151,12 +153,26 @@ def berts(b: Builder, tokens: Tokens, layers: int, width: int, impl: str) -> Cal
 @benchmark(tokens=axis((1, 128)), layers=axis(1), width=axis(96, others=[BASE]))
 def bert_steps(b: Builder, tokens: Tokens, layers: int, width: int) -> Call:
     """Train layers on the CPU, in float32: forward, backward and Adam's update."""
-    shape = (*tokens, width)
-    x = b.input(shape, name="x")
-    wanted = b.input(shape, name="wanted")
-    sizes = dict(zip(_weights(layers), _shapes(width) * layers, strict=True))
+    return _trained(b, (*tokens, width), layers, "float32")
+
+
+@benchmark(
+    tokens=axis((8, 128), others=[(1, 128)]),
+    layers=axis(1),
+    dtype=axis("float16", others=["bfloat16"]),
+)
+def gpu_bert_steps(b: Builder, tokens: Tokens, layers: int, dtype: str) -> Call:
+    """Train layers of halves, whose moments are float32."""
+    b.on("cuda")
+    return _trained(b, (*tokens, BASE), layers, dtype)
+
+
+def _trained(b: Builder, shape: tuple[int, int, int], layers: int, dtype: str) -> Call:
+    x = b.input(shape, dtype, name="x")
+    wanted = b.input(shape, dtype, name="wanted")
+    sizes = dict(zip(_weights(layers), _shapes(shape[2]) * layers, strict=True))
     w = [
-        b.inout(size, name=name, dist="normal", deviation=_spread(size))
+        b.inout(size, dtype, name=name, dist="normal", deviation=_spread(size))
         for name, size in sizes.items()
     ]
     m = [
@@ -167,16 +183,15 @@ def bert_steps(b: Builder, tokens: Tokens, layers: int, width: int) -> Call:
         b.inout(size, name=f"v_{name}", dist="uniform", low=1e-4, high=1e-3)
         for name, size in sizes.items()
     ]
-    loss = b.output((), name="loss")
+    loss = b.output((), dtype, name="loss")
     made, given = bert_step(layers), (x, wanted, *w, *m, *v)
 
     def expected(*arrays: Any) -> list[Any]:
-        found = reference.evaluate(
-            made.program(*[(h.shape, dtypes.float32) for h in given]), arrays
-        )
+        specs = [(h.shape, dtypes.of(h.dtype)) for h in given]
+        found = reference.evaluate(made.program(*specs), arrays)
         return [found[name] for name in ("loss", *(h.name for h in given[2:]))]
 
-    b.check(expected, *given, atol=2.0**-23 * math.sqrt(4 * width) * 8)
+    b.check(expected, *given, atol=_epsilon(dtype) * 8 * _depth(dtype, shape[2]))
     b.mode("kernel/warm")
     return b.launch(made, *given, out=loss)
 
@@ -211,15 +226,23 @@ def _launched(
 ) -> Call:
     given = _declared(b, shape, layers, dtype)
     y = b.output(shape, dtype)
-    epsilon = 2.0 ** {"float32": -23, "float16": -10, "bfloat16": -7}[dtype]
     # Results have a mean square of 1. Each layer rounds anew, and of halves what goes
-    # into its sums; those of float32 add up errors of as many products as w is wide.
-    depth = math.sqrt(4 * shape[2]) if dtype == "float32" else 1.0
-    b.check(_reference, *given, atol=8 * epsilon * depth * layers)
+    # into its sums.
+    within = 8 * _epsilon(dtype) * _depth(dtype, shape[2])
+    b.check(_reference, *given, atol=within * layers)
     b.mode("kernel/warm")
     if impl == "ours":
         return b.launch(bert(layers), *given, out=y)
     return b.launch(_peer(impl, b.device), *given, out=y, as_="torch")
+
+
+def _epsilon(dtype: str) -> float:
+    return 2.0 ** {"float32": -23, "float16": -10, "bfloat16": -7}[dtype]
+
+
+def _depth(dtype: str, width: int) -> float:
+    """Return by how much sums' errors add up: of float32 those of all products."""
+    return math.sqrt(4 * width) if dtype == "float32" else 1.0
 
 
 def _peer(impl: str, device: str) -> Callable[..., Any]:

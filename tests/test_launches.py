@@ -6,6 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import simt
+import simt_tiles
+from suites import models
 
 from steelyard_kernels import array as xp
 from steelyard_kernels.artifact import Artifact
@@ -19,6 +21,7 @@ from steelyard_kernels.reference import evaluate
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.strategies import heuristic
 from steelyard_kernels.targets import device, machine, parse
+from steelyard_kernels.toolchains import toolchain
 
 EXTENTS = (8, 24, 33)
 
@@ -463,23 +466,82 @@ def test_a_long_running_total_is_walked_in_chunks(function, dtype):
     (want,) = evaluate(made.program(x), [x]).values()
     np.testing.assert_allclose(np.asarray(made(x), float), want, 1e-15)
     assert isinstance(made.build(x, target="cuda:sm_90a"), Artifact)
-    found = on_threads(simplify(made.program(x)), x)
+    found = on_threads(simplify(made.program(x)), [x])["out"].reshape(x.shape)
     np.testing.assert_allclose(np.asarray(found, float), want, 1e-15)
 
 
-def on_threads(program, x):
-    """Run the launches of a GPU by threads; the first reads the last chunk first."""
+def on_threads(program, arrays):
+    """Run the launches of a GPU by threads, the last block first; return values by home.
+
+    What each stores is that of the oracle on the same arrays.
+    """
     gpu = device(parse("cuda:sm_90a"))
-    plan = partition.partition(program, gpu)
-    values, out = {program.inputs[0].name: x}, program.outputs[0].name
-    for launch in plan.launches:
+    values = {node.name: x for node, x in zip(program.inputs, arrays, strict=True)}
+    for launch in partition.partition(program, gpu).launches:
         part, schedule = launch.program, strategies.heuristic(launch.program, gpu)
         given = zip(part.inputs, launch.reads, strict=True)
         arrays = [values[home].reshape(each.shape) for each, home in given]
         made = strategies.lower(part, schedule, gpu)
-        found = simt.launch(part, made, arrays)
+        run = simt_tiles if schedule.multiplies_tiles else simt
+        found = run.launch(part, made, arrays)
+        for name, want in evaluate(part, arrays).items():
+            near(found[name], want)
         values |= zip(launch.writes, found.values(), strict=True)
-    return values[out].reshape(program.outputs[0].value.shape)
+    return values
+
+
+def near(found, want):
+    """Hold values of a program of halves: sums of many may cancel."""
+    within = 2.0**-6 * np.sqrt(np.mean(np.square(want, dtype=float))) + 1e-30
+    np.testing.assert_allclose(np.asarray(found, float), want, 2.0**-6, within)
+
+
+def layer_step(shape, target="cuda:sm_90a"):
+    """Return a training step of a layer of BERT's, in halves, and its launches."""
+    width = shape[-1]
+    weights = models._shapes(width)
+    specs = [(s, "float16") for s in [shape, shape, *weights]]
+    specs += [(s, "float32") for s in weights * 2]
+    made = models.bert_step(1)
+    return simplify(made.program(*specs)), plan_of(made, *specs, target=target)
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_90a", "cuda:sm_80"])
+def test_a_step_of_training_multiplies_on_tensor_cores(target):
+    """Its texts are short: NVRTC takes seconds a launch, and minutes for 300 kB.
+
+    The depth of a weight's gradient is two axes that are walked as one, factors that are
+    computed lie in memory as halves, and all but two of the products are of such.
+    """
+    _, plan = layer_step((8, 128, 768), target)
+    gpu, others = device(parse(target)), []
+    assert len(plan.launches) <= 38
+    for launch in plan.launches:
+        schedule = heuristic(launch.program, gpu)
+        if "product" in launch.reason and not schedule.multiplies_tiles:
+            others.append(launch.reason)
+        lowered = strategies.lower(launch.program, schedule, gpu)
+        assert len(toolchain(parse(target)).emit(lowered.kernel)) < 130_000
+    assert others == ["product 8x12x128x64 of depth 128"] * 2
+
+
+def test_a_step_of_training_on_threads():
+    """Every launch gives what the oracle does, and what is updated is updated in place."""
+    program, plan = layer_step((2, 16, 192))
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.uniform(1e-4, 1e-3, node.shape)
+        if node.name.startswith("v_")
+        else rng.standard_normal(node.shape) * 0.1
+        for node in program.inputs
+    ]
+    given = [
+        x.astype(n.dtype.numpy) for x, n in zip(arrays, program.inputs, strict=True)
+    ]
+    values = on_threads(program, given)
+    assert sum("product" in launch.reason for launch in plan.launches) == 21
+    for name, want in evaluate(program, given).items():
+        near(values[name], want)
 
 
 @pytest.mark.parametrize(

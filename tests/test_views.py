@@ -303,7 +303,10 @@ def test_index_expressions_are_what_python_computes(extents, data):
     ],
 )
 def test_an_axis_that_stays_whole_has_no_quotient(before, after, text):
-    """Places of one shape's elements in another, whose quotients are few."""
+    """Places of one shape's elements in another, whose quotients are few.
+
+    Together they are the place that they were made of.
+    """
     flat, step = Index(), 1
     for place in reversed(range(len(after))):
         flat, step = flat + axis(place) * step, step * after[place]
@@ -312,6 +315,10 @@ def test_an_axis_that_stays_whole_has_no_quotient(before, after, text):
         found.append(part(flat, step, extent, after))
         step *= extent
     assert ", ".join(map(str, reversed(found))) == text
+    total, step = Index(), 1
+    for each, extent in zip(found, reversed(before), strict=True):
+        total, step = total + each * step, step * extent
+    assert total == flat
 
 
 @pytest.mark.parametrize(

@@ -207,8 +207,23 @@ def total(constant: int, terms: Iterable[tuple[Term, int]]) -> Index:
     found: dict[Term, int] = {}
     for term, coefficient in terms:
         found[term] = found.get(term, 0) + coefficient
+    for term, coefficient in found.items():
+        if isinstance(term, Part) and term.modulus:
+            further = Part(term.index, term.divisor * term.modulus, 0)
+            if coefficient and found.get(further) == coefficient * term.modulus:
+                rest = [
+                    pair for pair in found.items() if pair[0] not in {term, further}
+                ]
+                return total(constant, rest) + _whole(term) * coefficient
     kept = [(t, c) for t, c in found.items() if c]
     return Index(constant, tuple(sorted(kept, key=_order)))
+
+
+def _whole(term: Part) -> Index:
+    """Return what a part and what its remainder was taken from come to together."""
+    if term.divisor == 1:
+        return term.index
+    return Index(0, ((Part(term.index, term.divisor, 0), 1),))
 
 
 def _order(term: tuple[Term, int]) -> tuple[bool, int, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from steelyard_kernels import array as xp
@@ -37,22 +37,9 @@ def summed_to(g: Array, shape: Shape) -> Array:
     if g.shape == shape:
         return g
     aligned = (1,) * (g.ndim - len(shape)) + shape
-    for place, (extent, kept) in enumerate(zip(g.shape, aligned, strict=True)):
-        if extent != kept:
-            g = _summed(g, place)
-    return xp.reshape(g, shape)
-
-
-def _summed(g: Array, axis: int) -> Array:
-    """Return the sum over one axis, which stays with an extent of 1."""
-    before, after = g.shape[:axis], g.shape[axis + 1 :]
-    shape = (*before, 1, *after)
-    if math.prod(after) == 1:
-        row = xp.reshape(g, (*before, g.shape[axis]))
-        return xp.reshape(xp.sum(row, axis=-1), shape)
-    outer = () if math.prod(before) == 1 else (math.prod(before),)
-    columns = xp.reshape(g, (*outer, g.shape[axis], math.prod(after))).T
-    return xp.reshape(xp.sum(columns, axis=-1), shape)
+    pairs = enumerate(zip(g.shape, aligned, strict=True))
+    places = tuple(place for place, (extent, kept) in pairs if extent != kept)
+    return xp.reshape(xp.sum(g, axis=places) if places else g, shape)
 
 
 def _of_cast(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
@@ -95,10 +82,12 @@ def _of_view(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
     extents = list(node.arg.shape)
     for position, extent in enumerate(node.shape):
         if position not in solved.values():
-            places[position] = axis(len(extents))
-            extents.append(extent)
+            places[position] = axis(len(extents)) if extent > 1 else Index()
+            extents += [extent] if extent > 1 else []
     zeros: list[Index] = []
     for place, index in enumerate(node.index):
+        if index == Index() and node.arg.shape[place] == 1:
+            continue  # all of the view reads it, at 0
         if place not in solved:
             zeros.append(axis(place) + index.at(_every(places, node), extents) * -1)
             continue
@@ -113,15 +102,38 @@ def _of_view(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
         zeros.append(part(rest, 1, abs(step), extents))
     found = _every(places, node)
     zeros = [each for each in zeros if each.terms or each.constant]
-    shape, more = tuple(extents), (1,) * len(zeros)
+    own = _summed_alone(found, zeros, rank)
+    left = [k for k in range(len(extents)) if k not in own]
+    shape, more = tuple([extents[k] for k in left]), (1,) * len(zeros)
+    moved = [axis(left.index(k)) if k in left else Index() for k in range(len(extents))]
+    places_read = [
+        each.at(moved, shape)
+        for place, each in enumerate((*found, *zeros))
+        if place not in own.values()
+    ]
 
     def of_arg() -> Array:
-        wide = g.graph.reshape(g.node, (*g.shape, *more))
-        read = Array(g.graph, g.graph.view(wide, (*found, *zeros), shape))
+        total = xp.sum(g, axis=tuple(own.values())) if own else g
+        wide = g.graph.reshape(total.node, (*total.shape, *more))
+        read = Array(g.graph, g.graph.view(wide, tuple(places_read), shape))
         added = tuple(range(rank, len(shape)))
         return xp.sum(read, axis=added) if added else read
 
     return (of_arg,)
+
+
+def _summed_alone(
+    found: Sequence[Index], zeros: Sequence[Index], rank: int
+) -> dict[int, int]:
+    """Return which new axes are an axis of the view each, which can be summed as it is."""
+    return {
+        k: place
+        for place, each in enumerate(found)
+        for k in each.axes
+        if k >= rank
+        and each == axis(k)
+        and sum(k in other.axes for other in (*found, *zeros)) == 1
+    }
 
 
 def _every(places: Mapping[int, Index], node: View) -> list[Index]:

@@ -22,7 +22,7 @@ from steelyard_kernels.monoids import MONOIDS, accumulator
 from steelyard_kernels.nest.axes import stored
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
-from steelyard_kernels.schedule.strategies import is_long
+from steelyard_kernels.schedule.strategies import LONG, is_long
 
 COUNTS: Final = range(4096, 127, -1)
 """Of a reduction's chunks, the most first: some for each core or multiprocessor."""
@@ -30,6 +30,8 @@ LEAST: Final = 1 << 14
 """Elements of a running total's chunk: fewer are walked before two more launches have begun.
 
 As many a GPU's block holds in registers: 16.8 M float32 took 0.9 of the time of twice as many."""
+SERIAL: Final = 1 << 12
+"""Elements that one thread of a GPU walks in the time of a launch or two."""
 EACH: Final = 4
 """Chunks for each core, so that they end together."""
 
@@ -42,7 +44,9 @@ def in_chunks(program: Program, device: Machine | Gpu) -> Program:
     on_gpu = isinstance(device, Gpu)
     most = device.multiprocessors if isinstance(device, Gpu) else device.threads
     read = users(program.nodes)
-    sizes = {node.number: _size(node) for node in program.nodes if is_long(node)}
+    least = SERIAL if on_gpu else LONG
+    long = [node for node in program.nodes if is_long(node, least)]
+    sizes = {node.number: _size(node) for node in long}
     for node in map(stored, program.outputs):
         if isinstance(node, Along) and ALONG[node.op].total:
             lines = prod(node.shape) // node.shape[node.axis]

@@ -3,7 +3,8 @@
 Nodes are visited in evaluation order. Of each it is known which reductions, of those
 that no memory holds, a kernel would have to compute for it. What cannot be computed in
 one kernel is cut: a value between is stored, the last one of a product's epilogue, or
-else the smallest. Elementwise values are computed again by each kernel that reads them.
+else the smallest. Elementwise values are computed again by each kernel that reads them,
+but for factors of tensor cores, which multiply what lies in memory alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from math import prod
 from typing import Final, TypeAlias
 
+from steelyard_kernels.dtypes import HALVES
 from steelyard_kernels.expression.expr import (
     Along,
     Apply,
@@ -112,8 +114,9 @@ def _plain(shape: Shape) -> list[int]:
 class Cuts:
     """The stored values of a program: `reasons` says of each, by number, why."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, *, tensor_cores: bool = False) -> None:
         self.program = program
+        self.tensor_cores = tensor_cores
         self.nodes = {node.number: node for node in program.nodes}
         self.reasons: dict[int, str] = {}
         self._needs: dict[int, Needs] = {}
@@ -163,7 +166,19 @@ class Cuts:
             for arg in product or operands(node):
                 self._store(self._smallest(arg, whole=bool(product)), node, why)
             read = frozenset()
+        halves = [self._narrow(factor) for factor in product]
+        if self.tensor_cores and all(half.dtype in HALVES for half in halves):
+            computed = [half for half in halves if isinstance(half, Apply | Cast)]
+            self._store(computed, node, "tensor cores read it")
         self._needs[node.number] = read | own
+
+    def _narrow(self, node: Node) -> Node:
+        """Return what a factor widens or reads at other places, as far as it is computed."""
+        while node.number not in self.reasons and (
+            _spreads(node) and isinstance(node, Cast | View | Broadcast | Reshape)
+        ):
+            node = node.arg
+        return node
 
     def _part(self, node: Apply) -> None:
         """Store operands until the rest can be computed with a node in one kernel."""
@@ -209,9 +224,11 @@ class Cuts:
         """Return the values to store that let a node be read without reductions.
 
         Those of the fewest bytes; for a product the `whole` factor, since its tiles are
-        read often. Views and widening casts are read from where they are made of.
+        read often. Views and widening casts are read from where they are made of, and what
+        follows from a product that other stored values need too is computed again.
         """
         chosen: dict[int, frozenset[int]] = {}
+        common = frozenset[int]().union(*[self._needs[n] for n in self.reasons])
         behind = self._behind(root)
         joined = set(map(_joined, behind))
         for node in behind:
@@ -228,7 +245,8 @@ class Cuts:
                     size *= node.dtype.bytes
                 alone = frozenset({node.number})
                 again = _spreads(node) and node not in joined
-                fewer = not again and nbytes(node) <= size
+                shared = any(is_product(self.nodes[n]) for n in rest & common)
+                fewer = not again and nbytes(node) + shared <= size
                 chosen[node.number] = alone if fewer else rest
         return [self.nodes[number] for number in sorted(chosen[root.number])]
 

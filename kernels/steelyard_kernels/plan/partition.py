@@ -35,7 +35,8 @@ MOST_NESTED: Final = 4
 def partition(program: Program, device: Machine | Gpu) -> Plan | None:
     """Return the launches of a simplified program; None if it is one kernel."""
     whole, program = program, in_chunks(program, device)
-    groups = Groups(Cuts(program), device)
+    tensor_cores = isinstance(device, Gpu) and bool(device.cores)
+    groups = Groups(Cuts(program, tensor_cores=tensor_cores), device)
     plan = _Planned(program, groups).plan()
     if len(plan.launches) == 1:
         return None

@@ -15,18 +15,23 @@ from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.nest.reads import reads_of
+from steelyard_kernels.schedule.contraction import product_of
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import CACHE_RATE, FORK_JOIN_NS, Machine
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Bytes and operations a nanosecond, of products and of others, and of a launch."""
+    """Bytes and operations a nanosecond, of products and of others, and of a launch.
+
+    `tensor_cores`: products are those that these multiply.
+    """
 
     memory: float
     products: float
     others: float
     launch: float
+    tensor_cores: bool = False
 
 
 def rates_of(device: Machine | Gpu) -> Rates:
@@ -36,8 +41,8 @@ def rates_of(device: Machine | Gpu) -> Rates:
     reductions 8 and 10,000 (this project's suites); a launch on a GPU's stream 2 us.
     """
     if isinstance(device, Gpu):
-        products = 0.4 * device.product_rate if device.cores else 1e4
-        return Rates(device.memory_rate, products, 1e4, 2000.0)
+        products = 0.4 * device.product_rate
+        return Rates(device.memory_rate, products, 1e4, 2000.0, bool(device.cores))
     threads = device.threads
     return Rates(CACHE_RATE * threads, 60.0 * threads, 8.0 * threads, FORK_JOIN_NS)
 
@@ -45,7 +50,8 @@ def rates_of(device: Machine | Gpu) -> Rates:
 def predicted(program: Program, rates: Rates) -> float:
     """Return what a launch of a program takes."""
     nest = nest_of(program)
-    product = not isinstance(contraction_of(nest), str)
+    of = product_of if rates.tensor_cores else contraction_of
+    product = not isinstance(of(nest), str)
     operations = 2 * _walked(nest) + cost.operations(program)
     rate = rates.products if product else rates.others
     moved = cost.bytes_moved(program) / rates.memory

@@ -90,12 +90,12 @@ def is_one(program: Program) -> bool:
     return in_place(program, rows=kind == "rows")
 
 
-def is_long(node: Node) -> bool:
+def is_long(node: Node, least: int = LONG) -> bool:
     """Say whether a node reduces so many elements to one that a core is not enough."""
     return (
         isinstance(node, Reduce)
         and prod(node.shape) == 1
-        and prod(node.arg.shape) >= LONG
+        and prod(node.arg.shape) >= least
         and not MONOIDS[node.op].moments
     )
 
