@@ -197,7 +197,7 @@ ELEMENTS = [
         "two shapes",
         lambda a, b: (a + 1.0, b),
         "3000,4 5; 5 3000,4",
-        refused={"*": "make a kernel for each"},
+        refused={"*": "makes several launches"},
     ),
 ]
 

@@ -74,8 +74,10 @@ def test_kernels_are_pickled_by_their_names_as_functions_are():
     code = f"import pickle; print(pickle.loads({pickle.dumps(library.triad)!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout == b"<kernel triad(a, b)>\n"
-    with pytest.raises((pickle.PicklingError, AttributeError)):
-        pickle.dumps(kernel(lambda x: x))
+    nameless = kernel(lambda x: x)
+    assert copy.deepcopy(nameless) is nameless
+    with pytest.raises(KernelError, match="write it with def at the top of a module"):
+        pickle.dumps(nameless)
 
 
 def test_launches_have_spans_while_these_are_wanted(monkeypatch):

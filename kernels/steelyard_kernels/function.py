@@ -27,7 +27,7 @@ from steelyard_device.timings import listening, span
 from steelyard_kernels import dtypes
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building.cache import levels_of
-from steelyard_kernels.building.programs import build
+from steelyard_kernels.building.programs import build, explained
 from steelyard_kernels.calling import bind as binding
 from steelyard_kernels.calling.bind import Array, Outputs, Result
 from steelyard_kernels.calling.convention import Convention, convention_of
@@ -88,9 +88,20 @@ class KernelFunction:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as functions are, by name; one of another name by its function's."""
         module, name = self.function.__module__, self.function.__qualname__
-        if _named(module, name) is self:
+        found = _named(module, name)
+        if found is self:
             return _named, (module, name)
+        if found is not self.function:
+            raise KernelError(
+                f"{self.name}: {module} has no function {name}, by which it would be "
+                "found again: a lambda, or made within another; write it with def at "
+                "the top of a module, or pickle what it is made of."
+            )
         return type(self), (self.function,)
+
+    def __deepcopy__(self, _: object) -> KernelFunction:
+        """Return itself, as of functions."""
+        return self
 
     def program(self, *arrays: Array | Spec) -> Program:
         """Trace the function for arrays of these shapes and dtypes."""
@@ -99,15 +110,13 @@ class KernelFunction:
     def candidates(
         self, *arrays: Array | Spec, target: str = CPU
     ) -> tuple[Schedule, ...]:
-        """Return every legal schedule worth trying."""
+        """Return every legal schedule of one kernel worth trying."""
         program = simplify(self.program(*arrays))
         return strategies.candidates(program, device(parse(target)))
 
     def explain(self, *arrays: Array | Spec, target: str = CPU) -> str:
-        """Return the model's table of the best schedules: why one was chosen."""
-        return strategies.explain(
-            simplify(self.program(*arrays)), device(parse(target))
-        )
+        """Return why schedules are chosen, of several launches for each: `explained`."""
+        return explained(self.program(*arrays), target)
 
     def build(
         self,

@@ -24,9 +24,11 @@ from steelyard_kernels.building.build import (
 )
 from steelyard_kernels.digest import digest
 from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.plan.launches import Plan, placed
 from steelyard_kernels.schedule.schedule import Schedule
-from steelyard_kernels.targets import CPU, parse
+from steelyard_kernels.schedule.strategies import explain
+from steelyard_kernels.targets import CPU, device, parse
 
 
 def build(
@@ -60,6 +62,19 @@ def _build(asked: Request) -> Artifact:
         plan = None if found else plan_of(asked)
         made = together(asked, plan) if plan else build_kernel(asked, named)
     return replace(made, chosen_by=by)
+
+
+def explained(program: Program, target: str) -> str:
+    """Return the model's table of the best schedules: why one was chosen.
+
+    Of several launches also what each is for, and a table of each distinct kernel.
+    """
+    where = parse(target)
+    plan = plan_of(Request(program, None, where))
+    if plan is None:
+        return explain(simplify(program), device(where))
+    every = [plan.launches[first].program for first, *_ in plan.distinct]
+    return plan.text() + "".join([explain(each, device(where)) for each in every])
 
 
 def together(asked: Request, plan: Plan) -> Artifact:

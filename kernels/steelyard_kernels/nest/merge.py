@@ -62,11 +62,18 @@ def merged(
     return _numbered(program, axes, (values, outputs), kept, extents)
 
 
+SEVERAL: Final = (
+    "a call, or the kernel's build without a schedule, makes several launches of it: "
+    "take these, or make kernels of its parts"
+)
+"""What to do with a program that one kernel cannot compute."""
+
+
 def too_many(program: Program, count: str) -> Unsupported:
     """Return the error for a program that one nest would walk along too many axes."""
     return Unsupported(
         f"{program.name}: one kernel would walk {count} axes, and has {len(NAMES)} at "
-        "most; leave the schedule out, or make kernels of its parts."
+        f"most; {SEVERAL}."
     )
 
 

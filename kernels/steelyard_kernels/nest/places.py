@@ -51,7 +51,7 @@ from steelyard_kernels.nest.axes import (
     space,
     stored,
 )
-from steelyard_kernels.nest.merge import MOST_AXES, Axes, merged, too_many
+from steelyard_kernels.nest.merge import MOST_AXES, SEVERAL, Axes, merged, too_many
 from steelyard_kernels.nest.uses import (
     Use,
     guards_of,
@@ -83,7 +83,7 @@ def nest_of(program: Program) -> Nest:
         shown = " and ".join(str(shape) for shape in sorted(shapes))
         raise Unsupported(
             f"{program.name}: outputs have shapes {shown}, one kernel gives those that "
-            "broadcast to one, with elements; make a kernel for each."
+            f"broadcast to one, with elements; {SEVERAL}."
         )
     return _Asked(program, full).nest()
 
