@@ -210,26 +210,37 @@ class Copies:
 def transposed(b: Builder, rows: Sequence[Operand]) -> list[Operand]:
     """Emit the columns of a square of vectors.
 
-    First within parts of 16 bytes, in which lanes change places in one instruction: of
-    as many rows each vector then has one column a part. Then whole parts change places.
+    First of as many rows as a part of 16 bytes has lanes: these change places within
+    parts, in one instruction, so that each vector has one column a part. Then whole parts
+    change places. One group of rows follows the other: few vectors are live at once.
     """
-    lanes = len(rows)
-    found: Sequence[Operand] = rows
-    part = min(lanes, 16 // rows[0].type.dtype.bytes)
-    count = 1
-    while count < part:
+    part = min(len(rows), 16 // rows[0].type.dtype.bytes)
+    groups = [
+        _within_parts(b, rows[first : first + part])
+        for first in range(0, len(rows), part)
+    ]
+    columns = [_of_parts(b, vectors) for vectors in zip(*groups, strict=True)]
+    return [column for each in zip(*columns, strict=True) for column in each]
+
+
+def _within_parts(b: Builder, rows: Sequence[Operand]) -> list[Operand]:
+    """Emit vectors that have in each part a column of some rows."""
+    found, count = list(rows), 1
+    while count < len(rows):
         found = [
             b.let(f"interleave_{half}", found[k], found[k + count], b.number(count))
-            for first in range(0, lanes, 2 * count)
+            for first in range(0, len(rows), 2 * count)
             for k in range(first, first + count)
             for half in ("low", "high")
         ]
         count *= 2
-    for _ in range((lanes // part).bit_length() - 1):
-        pairs = [
-            (found[first + k], found[first + part + k])
-            for first in range(0, lanes, 2 * part)
-            for k in range(part)
-        ]
+    return found
+
+
+def _of_parts(b: Builder, vectors: Sequence[Operand]) -> list[Operand]:
+    """Emit the columns of which each of some vectors has a part."""
+    found = list(vectors)
+    for _ in range(len(vectors).bit_length() - 1):
+        pairs = list(zip(found[::2], found[1::2], strict=True))
         found = [b.let(f"parts_{k}", *pair) for k in ("even", "odd") for pair in pairs]
-    return list(found)
+    return found

@@ -152,11 +152,23 @@ class _Lowering:
         return start, b.at("minimum", end, extent) if extent % size else end
 
     def inside(self, far: Operand, near: Operand, asked: Asked) -> None:
-        """Emit a square, and another way where some of it is beyond an axis' end."""
+        """Emit a square; one that ends beyond an axis' end as far as to end there.
+
+        What is updated in place is computed once: there such a square has an edge.
+        """
         b, found = self.b, None
-        for axis, at in zip(self.square, (far, near), strict=True):
-            extent, last = self.nest.extents[axis], b.at("add", at, self.lanes)
+        extents = [self.nest.extents[axis] for axis in self.square]
+        updates = any(out.updates is not None for out in self.nest.program.outputs)
+        if min(extents) >= self.lanes and not updates:
+            far, near = (
+                b.at("minimum", at, extent - self.lanes) if extent % self.lanes else at
+                for at, extent in zip((far, near), extents, strict=True)
+            )
+            self.one(far, near, asked)
+            return
+        for at, extent in zip((far, near), extents, strict=True):
             if extent % self.lanes:
+                last = b.at("add", at, self.lanes)
                 fits = b.let("less_equal", last, b.number(extent))
                 found = b.both(found, fits)
         if found is None:

@@ -215,7 +215,7 @@ def squares_problem(nest: Nest, schedule: Schedule) -> str:
                 f"cuts {cut.axes} as no squares; cut {tiled} and leave each axis alike"
             )
     lanes = {schedule.cuts[axis].at(Place.VECTOR) for axis in (of.axis, last)}
-    if len(lanes) > 1 or not lanes <= {2, 4, 8, 16, 32}:
+    if len(lanes) > 1 or not lanes <= {2, 4, 8, 16, 32, 64}:
         shown = " x ".join(map(str, sorted(lanes)))
         return f"has squares of {shown} lanes; choose a power of two up to 32 for both"
     return ""
