@@ -82,6 +82,45 @@ def test_what_is_computed_of_squares_is_computed_along_the_last_axis(shape):
         np.testing.assert_allclose(found, exact, rtol=2.0**-22, atol=2.0**-22)
 
 
+@kernel
+def added(x, y):
+    """Add what lies otherwise to an array in place."""
+    return {"y": y + x.T}
+
+
+@pytest.mark.parametrize("shape", [(48, 80), (37, 75)], ids=str)
+def test_what_is_updated_is_computed_once(shape):
+    """Squares at an edge are not shifted over their neighbours then."""
+    x = np.arange(np.prod(shape), dtype="float32").reshape(shape)
+    schedules = of_squares(added, x, x.T.copy(), aligned=False)
+    assert schedules
+    for schedule in schedules:
+        y = np.ones(shape[::-1], "float32")
+        added.bind(x, y, schedule=schedule).launch()
+        assert np.array_equal(y, 1 + x.T), schedule.label
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "stored"),
+    [
+        ((16, 6, 70), "float16", True),
+        ((20, 12, 33), "float32", True),
+        ((5, 7, 64), "float32", False),
+        ((3, 50, 40), "int8", False),
+    ],
+    ids=str,
+)
+def test_a_short_last_axis_is_one_loop_with_the_axis_before_it(shape, dtype, stored):
+    """So that whole lines are stored, where rows of both are whole lines."""
+    made, x = permuted((2, 1, 0)), np.arange(np.prod(shape)).reshape(shape)
+    x = x.astype(dtype)
+    schedules = of_squares(made, x)
+    for schedule in schedules:
+        assert schedule.cuts[-1].axes == "jk"
+        assert np.array_equal(run(made, [x], schedule), x.transpose(2, 1, 0))
+    assert any(each.streaming for each in schedules) is stored
+
+
 def test_transposes_are_of_squares_unasked():
     """Three side by side, with stores that go round the caches, by both cores."""
     made = kernel(lambda x: x.T)
@@ -96,7 +135,7 @@ def test_transposes_are_of_squares_unasked():
     assert not any(each.streaming for each in unaligned)
 
 
-def squares(lanes, *, axes="ij", wide=None):
+def squares(lanes, *, axes=("i", "j"), wide=None):
     """Return a schedule of squares."""
     cuts = [Cut(axis, ((1, Place.CORE),)) for axis in axes]
     cuts[0] = Cut(axes[0], ((lanes, Place.VECTOR), (1, Place.CORE)))
@@ -107,9 +146,18 @@ def squares(lanes, *, axes="ij", wide=None):
 @pytest.mark.parametrize(
     ("function", "schedule", "said"),
     [
-        (lambda x: x + 1, squares(16, axes="i", wide=16), "every array lies in order"),
+        (
+            lambda x: x + 1,
+            squares(16, axes=("i",), wide=16),
+            "every array lies in order",
+        ),
         (lambda x: x.T, squares(16, wide=8), "squares of 8 x 16 lanes; choose a power"),
         (lambda x: x.T, squares(3), "squares of 3 lanes; choose a power of two"),
+        (
+            lambda x: x.T,
+            squares(4, axes=("ij",)),
+            "cuts ij as no squares; cut i and j ",
+        ),
     ],
 )
 def test_squares_that_do_not_fit_say_why(function, schedule, said):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Final, TypeAlias
 
 from steelyard_kernels.expression.expr import (
@@ -95,6 +96,10 @@ class Nest:
     def axes(self) -> str:
         """The names of all axes."""
         return NAMES[: len(self.extents)]
+
+    def extent_of(self, names: str) -> int:
+        """Return how many indices some axes have together."""
+        return prod([self.extents[self.axes.index(name)] for name in names])
 
     @property
     def streams(self) -> list[Value]:

@@ -7,8 +7,6 @@ are unrolled, then single, then one is masked.
 
 from __future__ import annotations
 
-from math import prod
-
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import INDEX, Operand, Var
@@ -29,7 +27,7 @@ from steelyard_kernels.schedule.legality import (
 )
 from steelyard_kernels.schedule.model import LINE, Machine
 from steelyard_kernels.schedule.parameters import Lowered, arguments, extent_slot
-from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
+from steelyard_kernels.schedule.schedule import Place, Schedule
 from steelyard_kernels.schedule.tile import Carried, tile_runtime
 from steelyard_kernels.schedule.transposition import transposed_of
 
@@ -89,10 +87,6 @@ def lower_blocks(program: Program, schedule: Schedule, machine: Machine) -> Lowe
     return blocks.lower(found)
 
 
-def _extent(nest: Nest, cut: Cut) -> int:
-    return prod([nest.extents[nest.axes.index(axis)] for axis in cut.axes])
-
-
 def _columns(emitter: Emitter, loop: int) -> None:
     """Emit the columns of a loop, as many at a time as its cut says."""
     b, size, extent = emitter.b, emitter.cuts[loop].size, emitter.extent_of(loop)
@@ -133,7 +127,9 @@ def _on_cpu(nest: Nest, schedule: Schedule, *, aligned: bool) -> Lowered:
     emitter.hoist()
     step = lanes, first.at(Place.REGISTER)
     with b.parallel(extent, first.size, schedule.threads) as (low, high):
-        whole = lanes == 1 and _extent(nest, first) % first.at(Place.REGISTER) == 0
+        whole = (
+            lanes == 1 and nest.extent_of(first.axes) % first.at(Place.REGISTER) == 0
+        )
         if columns == 0:
             Columns(emitter, 0).emit(low, high)
         else:
@@ -141,5 +137,5 @@ def _on_cpu(nest: Nest, schedule: Schedule, *, aligned: bool) -> Lowered:
     if schedule.streaming:
         b.fence()
     kernel = b.kernel("kernel", (*args.order, extent))
-    slots = (*args.slots, extent_slot(_extent(nest, first)))
+    slots = (*args.slots, extent_slot(nest.extent_of(first.axes)))
     return Lowered(kernel, slots, schedule.threads)

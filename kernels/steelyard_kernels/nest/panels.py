@@ -225,7 +225,8 @@ def transposed(b: Builder, rows: Sequence[Operand]) -> list[Operand]:
 
 def _within_parts(b: Builder, rows: Sequence[Operand]) -> list[Operand]:
     """Emit vectors that have in each part a column of some rows."""
-    found, count = list(rows), 1
+    found: list[Operand] = list(rows)
+    count = 1
     while count < len(rows):
         found = [
             b.let(f"interleave_{half}", found[k], found[k + count], b.number(count))
@@ -239,7 +240,7 @@ def _within_parts(b: Builder, rows: Sequence[Operand]) -> list[Operand]:
 
 def _of_parts(b: Builder, vectors: Sequence[Operand]) -> list[Operand]:
     """Emit the columns of which each of some vectors has a part."""
-    found = list(vectors)
+    found: list[Operand] = list(vectors)
     for _ in range(len(vectors).bit_length() - 1):
         pairs = list(zip(found[::2], found[1::2], strict=True))
         found = [b.let(f"parts_{k}", *pair) for k in ("even", "odd") for pair in pairs]

@@ -6,7 +6,7 @@ axis, and transposed in registers; all else is read along the last axis, as it i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -39,9 +39,9 @@ GROUP: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What squares ask for ahead: from where, by a value's number, and of which row on."""
+    """From where on a square asks for what lies ahead: along its axis, and the last."""
 
-    start: Mapping[int, Index]
+    group: Operand
     row: Operand
 
 
@@ -54,10 +54,8 @@ class _Lowering:
         self.args = arguments(nest.program, LINE if aligned else 0)
         self.b = Builder()
         self.nest, self.schedule, self.of = nest, schedule, of
-        self.last, self.lanes = (
-            len(nest.extents) - 1,
-            schedule.cuts[-1].at(Place.VECTOR),
-        )
+        self.last = len(schedule.cuts) - 1
+        self.lanes = schedule.cuts[-1].at(Place.VECTOR)
         self.extent = Var("rows", INDEX)
         self.emitter = Emitter(
             nest,
@@ -92,30 +90,30 @@ class _Lowering:
     def tile(self, task: Operand) -> None:
         """Emit one tile: squares side by side, then those after them along the axis."""
         b, starts, rest = self.b, dict[int, Operand](), task
-        for axis, cut in reversed(list(enumerate(self.schedule.cuts))):
-            count = -(-self.nest.extents[axis] // cut.size)
-            own = b.at("rem", rest, count) if axis else rest
-            starts[axis] = b.at("multiply", own, cut.size)
-            rest = b.at("div", rest, count) if axis else rest
+        for loop, cut in reversed(list(enumerate(self.schedule.cuts))):
+            count = -(-self.emitter.extent_of(loop) // cut.size)
+            own = b.at("rem", rest, count) if loop else rest
+            starts[loop] = b.at("multiply", own, cut.size)
+            rest = b.at("div", rest, count) if loop else rest
         others = {k: ([at], 1) for k, at in starts.items() if k not in self.square}
-        (top, end), across = (self.range(axis, starts[axis]) for axis in self.square)
+        (top, end), across = (self.range(loop, starts[loop]) for loop in self.square)
         with (
             self.emitter.together(others),
             b.loop(top, end, self.group) as group,
+            b.loop(
+                group.var,
+                b.at("minimum", b.at("add", group.var, self.group), end),
+                self.lanes,
+            ) as far,
+            b.loop(*across, self.lanes) as near,
             self.emitter.aside(),
         ):
-            ahead = self.ahead(group.var, across[0])
-            after = b.at("minimum", b.at("add", group.var, self.group), end)
-            with (
-                b.loop(group.var, after, self.lanes) as far,
-                b.loop(*across, self.lanes) as near,
-                self.emitter.aside(),
-            ):
-                inside = b.at("subtract", near.var, across[0])
-                down = b.at("subtract", far.var, group.var)
-                done = b.at("add", b.at("multiply", down, self.beside), inside)
-                row = b.at("div", done, self.group // self.lanes)
-                self.inside(far.var, near.var, Asked(ahead, row))
+            inside = b.at("subtract", near.var, across[0])
+            down = b.at("subtract", far.var, group.var)
+            done = b.at("add", b.at("multiply", down, self.beside), inside)
+            row = b.at("div", done, self.group // self.lanes)
+            row = b.at("add", across[0], row)
+            self.inside(far.var, near.var, Asked(group.var, row))
 
     @property
     def beside(self) -> int:
@@ -128,26 +126,15 @@ class _Lowering:
         most = GROUP * LINE // self.of.element
         return self.lanes * max(1, min(most // self.lanes, self.lanes))
 
-    def ahead(self, far: Operand, near: Operand) -> dict[int, Index]:
-        """Emit from where on arrays are asked for while a group of squares is done."""
-        emitter, found = self.emitter, dict[int, Index]()
-        opened = {self.of.axis: ([far], 1), self.last: ([near], 1)}
-        with emitter.together(opened):
-            (at,) = emitter.every()
-            for value in self.of.values if self.schedule.prefetch else ():
-                further = self.schedule.prefetch // value.node.dtype.bytes
-                begin = emitter.offset(value.offset, at)
-                found[value.number] = self.b.at("add", begin, further)
-        return found
-
     @property
     def square(self) -> tuple[int, int]:
-        """The axes of a square: that which arrays are read along, and the last."""
+        """The loops of a square: along the axis that arrays are read along, and the last."""
         return self.of.axis, self.last
 
-    def range(self, axis: int, start: Operand) -> tuple[Operand, Operand]:
-        """Emit from where to where a tile has an axis."""
-        b, size, extent = self.b, self.schedule.cuts[axis].size, self.nest.extents[axis]
+    def range(self, loop: int, start: Operand) -> tuple[Operand, Operand]:
+        """Emit from where to where a tile has a loop."""
+        b, size = self.b, self.schedule.cuts[loop].size
+        extent = self.emitter.extent_of(loop)
         end = b.at("add", start, size)
         return start, b.at("minimum", end, extent) if extent % size else end
 
@@ -157,7 +144,7 @@ class _Lowering:
         What is updated in place is computed once: there such a square has an edge.
         """
         b, found = self.b, None
-        extents = [self.nest.extents[axis] for axis in self.square]
+        extents = [self.emitter.extent_of(loop) for loop in self.square]
         updates = any(out.updates is not None for out in self.nest.program.outputs)
         if min(extents) >= self.lanes and not updates:
             far, near = (
@@ -185,7 +172,7 @@ class _Lowering:
         Without what is asked for it has an edge.
         """
         emitter, found = self.emitter, dict[int, list[Operand]]()
-        edge, axis = asked is None, self.of.axis
+        edge, lines = asked is None, [] if asked is None else self.lines(asked)
         with self.opened(far, near, edge=edge, reads=True):
             every = emitter.every()
             emitter.emit(self.of.values, every)
@@ -200,29 +187,46 @@ class _Lowering:
 
             def end(at: At) -> None:
                 emitter.end(emitter.depth, at)
-                if asked is not None:
-                    for value in self.of.values:
-                        self.ask_ahead(value, asked, at[axis])
+                for value, starts in lines:
+                    self.ask_ahead(value, starts, at[self.of.axis])
 
             emitter.emit(self.values, every, end)
 
-    def ask_ahead(self, value: Value, asked: Asked, k: int) -> None:
+    def lines(self, asked: Asked) -> list[tuple[Value, list[Index]]]:
+        """Emit where rows begin that are asked for ahead, for each array."""
+        b, emitter = self.b, self.emitter
+        found: list[tuple[Value, list[Index]]] = []
+        for value in self.of.values if self.schedule.prefetch else ():
+            each, several = self.each(value)
+            count = -(-self.lanes // (each * several))
+            rows = [b.at("add", asked.row, row) for row in range(count)]
+            opened = {self.of.axis: ([asked.group], 1), self.last: (rows, 1)}
+            with emitter.together(opened):
+                every = emitter.every()
+                found.append(
+                    (value, [emitter.offset(value.offset, at) for at in every])
+                )
+        return found
+
+    def each(self, value: Value) -> tuple[int, int]:
+        """Return of how many stores one asks for a line, and of a row for how many lines."""
+        bytes_ = value.node.dtype.bytes
+        stores = max(1, LINE // (self.lanes * bytes_))
+        return stores, max(1, self.group * bytes_ // LINE)
+
+    def ask_ahead(self, value: Value, starts: Sequence[Index], k: int) -> None:
         """Ask for a line of an array further along its axis, behind a square's row of stores.
 
         Of each row in turn as many lines as a group has are asked for.
         """
         b, bytes_ = self.b, value.node.dtype.bytes
-        each = max(1, LINE // (self.lanes * bytes_))
-        if value.number not in asked.start or k % each:
-            return
-        assert isinstance(value.source, Input)
-        row, line = divmod(k // each, max(1, self.group * bytes_ // LINE))
-        step = value.offset.step(self.last) or 0
-        at = b.at("multiply", b.at("add", asked.row, row), step)
-        at = b.at(
-            "add", b.at("add", asked.start[value.number], at), line * LINE // bytes_
-        )
-        b.prefetch(self.emitter.args.inputs[value.source.index], at, 2)
+        each, several = self.each(value)
+        if k % each == 0:
+            assert isinstance(value.source, Input)
+            row, line = divmod(k // each, several)
+            further = (self.schedule.prefetch + line * LINE) // bytes_
+            at = b.at("add", starts[row], further)
+            b.prefetch(self.emitter.args.inputs[value.source.index], at, 2)
 
     @contextmanager
     def opened(
@@ -231,16 +235,16 @@ class _Lowering:
         """Open a square's loops: by vectors along its axis to read, or along the last."""
         b, lanes, open_ = self.b, self.lanes, self.emitter.opened
         with ExitStack() as opened:
-            for axis, first in zip(self.square, (far, near), strict=True):
-                extent = self.nest.extents[axis]
+            for loop, first in zip(self.square, (far, near), strict=True):
+                extent = self.emitter.extent_of(loop)
                 count = b.at("subtract", extent, first) if edge else None
-                if (axis == self.last) is not reads:
+                if (loop == self.last) is not reads:
                     mask = None if count is None else b.mask_below(count, lanes)
-                    opened.enter_context(open_(axis, [first], lanes, [mask]))
+                    opened.enter_context(open_(loop, [first], lanes, [mask]))
                     continue
                 places = [b.at("add", first, k) for k in range(lanes)]
                 masks: list[Operand | None] = [None] * lanes
                 if count is not None:
                     masks = [b.let("less", b.number(k), count) for k in range(lanes)]
-                opened.enter_context(open_(axis, places, 1, masks))
+                opened.enter_context(open_(loop, places, 1, masks))
             yield

@@ -302,6 +302,7 @@ def stores_aligned(nest: Nest, schedule: Schedule) -> int:
     """
     last, alignment = nest.space - 1, LINE
     (cut,) = [cut for cut in schedule.cuts if NAMES[last] in cut.axes]
+    row = cut.axes if schedule.keep is Place.REGISTER else NAMES[last]
     for output in nest.outputs:
         if len(output.offset.axes) < nest.space and not has_rows(nest):
             return 0
@@ -309,7 +310,7 @@ def stores_aligned(nest: Nest, schedule: Schedule) -> int:
         if last in output.offset.axes:
             alignment = gcd(alignment, cut.at(Place.VECTOR) * size)
             if nest.space > 1:
-                alignment = gcd(alignment, nest.extents[last] * size)
+                alignment = gcd(alignment, nest.extent_of(row) * size)
     return alignment
 
 

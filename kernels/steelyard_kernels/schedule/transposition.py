@@ -5,7 +5,8 @@ On a CPU these are rows of squares, which are transposed in registers:
     i:v16.core256 j:v16.r3.core keep-r
 
 A core takes 256 squares of 16 x 16 along i, side by side with as many along j: three, so
-that it writes 192 bytes of a row at a time. On a GPU they are tiles in shared memory:
+that it writes 192 bytes of a row at a time. A short last axis is one loop with the axis
+before it, as `i:v32.core32 jk:v32.r3.core`, so that whole lines are written. On a GPU they are tiles in shared memory:
 
     i:v4.thread16.grid j:v4.thread16.grid keep-shared
 
@@ -195,8 +196,21 @@ def cuts_of(nest: Nest, of: Transposed, tile: Tile) -> tuple[Cut, ...]:
 
 def blocks(nest: Nest, schedule: Schedule) -> int:
     """Return how many blocks a launch has, for every cut's rest."""
-    extents = zip(nest.extents, schedule.cuts, strict=True)
-    return prod([-(-extent // cut.size) for extent, cut in extents])
+    return prod([-(-nest.extent_of(cut.axes) // cut.size) for cut in schedule.cuts])
+
+
+def joins(nest: Nest, of: Transposed) -> bool:
+    """Say whether a CPU can walk the last two axes as one, in vectors.
+
+    All but what is read along another axis lies along both as along one.
+    """
+    last, turned = len(nest.extents) - 1, {value.number for value in of.values}
+    if of.axis == last - 1 or any(value.guards for value in nest.values):
+        return False
+    read = [v for v in nest.values if v.source is not None and v.number not in turned]
+    offsets = [value.offset for value in read] + [out.offset for out in nest.outputs]
+    extent = nest.extents[last]
+    return all(o.step(last - 1) == (o.step(last) or 0) * extent for o in offsets)
 
 
 def squares_problem(nest: Nest, schedule: Schedule) -> str:
@@ -207,15 +221,22 @@ def squares_problem(nest: Nest, schedule: Schedule) -> str:
             "keeps squares in registers, but every array lies in order along the last "
             "axis; leave keep-r out"
         )
-    for axis, cut in enumerate(schedule.cuts):
-        cuts = cut.size > 1 and axis not in {of.axis, last}
-        if len(cut.axes) > 1 or cut.place is not schedule.cuts[0].place or cuts:
-            tiled = f"{NAMES[of.axis]} and {NAMES[last]}"
+    *others, near = schedule.cuts
+    far = schedule.cuts[of.axis] if of.axis < len(others) else near
+    ends = [NAMES[last]] + [NAMES[last - 1 : last + 1]] * joins(nest, of)
+    for cut in schedule.cuts:
+        single = len(cut.axes) == 1 if cut is not near else cut.axes in ends
+        if (
+            not single
+            or cut.place is not near.place
+            or (cut.size > 1 and cut is not near and cut is not far)
+        ):
+            tiled = f"{NAMES[of.axis]} and {' or '.join(ends)}"
             return (
                 f"cuts {cut.axes} as no squares; cut {tiled} and leave each axis alike"
             )
-    lanes = {schedule.cuts[axis].at(Place.VECTOR) for axis in (of.axis, last)}
+    lanes = {cut.at(Place.VECTOR) for cut in (far, near)}
     if len(lanes) > 1 or not lanes <= {2, 4, 8, 16, 32, 64}:
         shown = " x ".join(map(str, sorted(lanes)))
-        return f"has squares of {shown} lanes; choose a power of two up to 32 for both"
+        return f"has squares of {shown} lanes; choose a power of two up to 64 for both"
     return ""

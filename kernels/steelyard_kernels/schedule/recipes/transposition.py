@@ -11,9 +11,9 @@ from typing import Final
 from steelyard_kernels.nest.axes import NAMES, Nest
 from steelyard_kernels.schedule.gpu import VECTOR_BYTES, Gpu
 from steelyard_kernels.schedule.legality import problem, stores_aligned
-from steelyard_kernels.schedule.model import LINE, Machine
+from steelyard_kernels.schedule.model import LINE, Machine, traffic
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
-from steelyard_kernels.schedule.transposition import Tile, cuts_of, transposed_of
+from steelyard_kernels.schedule.transposition import Tile, cuts_of, joins, transposed_of
 
 SIDES: Final = (128, 256)  # bytes of a tile's rows and columns
 SHORT_SIDES: Final = (32, 64, 128)  # of an axis that has no more
@@ -25,7 +25,10 @@ THREADS: Final = (64, 128, 256, 512)
 BESIDE: Final = (3, 1)
 SHARES: Final = 4
 AHEAD: Final = 256
-MOST_LANES: Final = 64  # of the loop IR's vectors
+# Of a square: 64 bytes a row are a whole line, in twice the build time of 32, and 4096 x
+# 4096 int8 took a third of the time. What stays in cache is written by any vectors.
+MOST_LANES: Final = 64
+SMALL_LANES: Final = 32
 
 
 def on_cpu(nest: Nest, machine: Machine, *, aligned: bool) -> Iterator[Schedule]:
@@ -37,18 +40,21 @@ def on_cpu(nest: Nest, machine: Machine, *, aligned: bool) -> Iterator[Schedule]
     of = transposed_of(nest)
     if of is None:
         return
-    last = len(nest.extents) - 1
-    shorter = min(nest.extents[of.axis], nest.extents[last])
-    lanes = min(machine.lanes(of.element), MOST_LANES)
-    lanes = min(lanes, 1 << max(1, shorter.bit_length() - 1))
+    most = SMALL_LANES if traffic(nest.program).resident else MOST_LANES
+    full = min(machine.lanes(of.element), most)
+    last = nest.extents[-1]
+    joined = last < full * BESIDE[0] and last % full > 0 and joins(nest, of)
+    row = nest.axes[-1 - joined :]
+    down, across = nest.extents[of.axis], nest.extent_of(row)
+    lanes = min(full, 1 << max(1, min(down, across).bit_length() - 1))
     for beside, place in product(BESIDE, (Place.CORE, Place.SERIAL)):
-        cuts = [Cut(NAMES[axis], ((1, place),)) for axis in range(last + 1)]
-        squares = -(-nest.extents[of.axis] // lanes)
-        strips = -(-prod(nest.extents) // (nest.extents[of.axis] * lanes * beside))
+        squares = -(-down // lanes)
+        strips = -(-prod(nest.extents) // (down * lanes * beside))
         parts = max(1, min(squares, machine.threads * SHARES // max(1, strips)))
         wide = (lanes, Place.VECTOR)
+        cuts = [Cut(axis, ((1, place),)) for axis in nest.axes[: -len(row)]]
         cuts[of.axis] = Cut(NAMES[of.axis], (wide, (-(-squares // parts), place)))
-        cuts[last] = Cut(NAMES[last], (wide, (beside, Place.REGISTER), (1, place)))
+        cuts.append(Cut(row, (wide, (beside, Place.REGISTER), (1, place))))
         schedule = Schedule(tuple(cuts), False, AHEAD, keep=Place.REGISTER)
         whole = stores_aligned(nest, schedule) == LINE
         for streaming in (True, False) if whole else (False,):
