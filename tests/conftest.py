@@ -39,10 +39,22 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_finish():
-    """Leave what imports and thousands of tests made out of what is looked through.
+    """Leave what imports and thousands of tests made out of what is looked through."""
+    leave_out_of_collections()
 
-    A test that collects garbage takes 0.3 s more where all tests are loaded.
+
+@pytest.fixture(autouse=True, scope="module")
+def _left_out():
+    """Leave out what a file's tests keep: caches of programs and of code grow to 1 GB.
+
+    A test that collects garbage would take 0.7 s more where others came before it.
     """
+    yield
+    leave_out_of_collections()
+
+
+def leave_out_of_collections():
+    """Free what is garbage, and have later collections look through nothing of the rest."""
     gc.collect()
     gc.freeze()
 
