@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import tempfile
+from contextlib import contextmanager
 
 SOMEBODY = {
     "user.name": "somebody",
@@ -42,6 +44,28 @@ def python(*arguments, folder=None, check=False, **environment):
 def steelyard(*arguments, folder=None, **environment):
     """Run the command line; return what it came to."""
     return python("-m", "steelyard.cli", *arguments, folder=folder, **environment)
+
+
+@contextmanager
+def printed(said):
+    """Keep what this process and those that it starts print, as two texts in ``said``."""
+    kept = {}
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        file = tempfile.TemporaryFile("w+")  # noqa: SIM115 # closed below
+        kept[number] = file, os.dup(number), name, getattr(sys, name)
+        os.dup2(file.fileno(), number)
+        setattr(sys, name, file)
+    try:
+        yield
+    finally:
+        for number, (file, before, name, stream) in kept.items():
+            file.flush()
+            os.dup2(before, number)
+            os.close(before)
+            setattr(sys, name, stream)
+            file.seek(0)
+            said.append(file.read())
+            file.close()
 
 
 def command(*words, code=0):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from steelyard.analyse import program
 from steelyard.analyse.program import Events, ledger, period
+from steelyard.commands import main
 from steelyard.report import program_table
 
 ABOUT = {"began": 0, "ended": 10_000, "code": 0, "note": "", "refused": 0, "spans": ""}
@@ -185,10 +187,17 @@ def folder(tmp_path):
 
 
 def attach(folder, *words, **environment):
-    """Run the command there."""
-    return shell.steelyard(
-        "attach", *words, folder=folder, PYTHONPATH=str(folder), **environment
-    )
+    """Run the command there in this process, the program in one of its own."""
+    code, said = 0, []
+    with pytest.MonkeyPatch.context() as patch, shell.printed(said):
+        patch.chdir(folder)
+        for name, value in ({"PYTHONPATH": str(folder)} | environment).items():
+            patch.setenv(name, value)
+        try:
+            main(["attach", *map(str, words)])
+        except SystemExit as end:
+            code = end.code
+    return subprocess.CompletedProcess(words, code, *said)
 
 
 @pytest.mark.parametrize("words", [("prog.py",), ("-m", "prog")])
@@ -343,9 +352,7 @@ def test_modules_come_from_where_python_takes_them(folder):
     (folder / "inner" / "own.py").write_text("print('own')\n")
     (folder / "inner" / "prog.py").write_text("import own\nimport other\n")
     (folder / "other.py").write_text("print('other')\n")
-    done = shell.steelyard(
-        "attach", "--", "python", "inner/prog.py", folder=folder, PYTHONPATH=""
-    )
+    done = attach(folder, "--", "python", "inner/prog.py", PYTHONPATH="")
     assert (done.returncode, done.stdout) == (1, "own\n"), done.stderr
     assert "No module named 'other'" in done.stderr
 

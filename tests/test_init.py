@@ -80,8 +80,7 @@ def test_a_configuration_of_the_users_is_kept(tmp_path):
 def test_a_project_that_cannot_be_read_is_left_alone(tmp_path):
     """One sentence, and no file beside it."""
     (tmp_path / "pyproject.toml").write_text("[project\n")
-    done = shell.steelyard("init", str(tmp_path))
-    assert done.returncode == 4
+    done = shell.command("init", tmp_path, code=4)
     assert "pyproject.toml cannot be read" in done.stderr
     assert contents(tmp_path).keys() == {
         (tmp_path / "pyproject.toml").relative_to(tmp_path)
