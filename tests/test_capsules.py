@@ -87,7 +87,7 @@ def python(b):
     return b.launch(np.copyto, y, x)
 """
 
-QUICK = ("--blocks", "1")
+QUICK = ("--blocks", "1", "--timeout", "600")
 
 
 def steelyard(*words):
@@ -328,7 +328,7 @@ def test_a_capsule_that_does_not_end_is_ended(project, tmp_path, monkeypatch):
     content["launch"]["facts"]["code_hash"] = digest(looped)
     place = tmp_path / "x.syc"
     place.write_bytes(write(content, {**found.members, "code": looped}))
-    words = ("--trust", "--timeout", "5", "--store", tmp_path / "s.db", *QUICK)
+    words = ("--trust", "--store", tmp_path / "s.db", *QUICK, "--timeout", "5")
     code, said = steelyard("replay", place, *words)
     assert code == 2, said
     assert "no answer within 5 s" in said

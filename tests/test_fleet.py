@@ -490,7 +490,7 @@ def test_a_database_that_is_away_meanwhile_loses_nothing(
 ):
     """A run that cannot begin without its store is tried once more."""
     url = server.url()
-    order, book = order_of(url, repository, commits(repository)[0])
+    order, book = order_of(url, repository, commits(repository)[0], lease=120)
     run, away = agent._run, []
 
     def interrupted(line, variables, folder, log, held):

@@ -105,7 +105,7 @@ def program(*arguments, folder, extra="", environment=None):
         cwd=folder,
         env=os.environ | (environment or {}),
         capture_output=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 

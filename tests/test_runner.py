@@ -24,7 +24,7 @@ from steelyard.process.worker import CaseCache
 from steelyard_device import cuda
 from steelyard_device.errors import DeviceError
 
-QUICK = Settings(precision=0.5, timeout=60)
+QUICK = Settings(precision=0.5, timeout=600)
 """Half the value either way, so that the first look at the interval settles it."""
 
 LATENCY = [parse("latency/warm")]
@@ -191,7 +191,7 @@ def test_a_daemon_ends_with_the_run_also_where_that_is_killed(tmp_path):
             cwd=Path(__file__).parent,
             env=os.environ | {"STEELYARD_TEST_CHILD": str(note)},
             stderr=subprocess.PIPE,
-            timeout=120,
+            timeout=600,
             check=False,
         )
         assert done.returncode == code, done.stderr

@@ -13,7 +13,7 @@ import faulthandler, os, signal, sys, threading, time
 import numpy as np
 from steelyard_kernels import kernel
 
-faulthandler.dump_traceback_later(60, exit=True)  # a hang is a failure
+faulthandler.dump_traceback_later(500, exit=True)  # a hang is a failure
 THREADS = 8
 sys.setswitchinterval(1e-6)  # so that threads meet in every gap
 failures = []
@@ -67,7 +67,7 @@ small, large = np.arange(16, dtype=np.float32), np.ones(200_000, np.float32)
 def in_child(work):
     child = os.fork()
     if child == 0:
-        signal.alarm(40)
+        signal.alarm(400)
         try:
             work()
         except BaseException:
@@ -113,7 +113,7 @@ def run(script, *arguments, cache="off"):
         env={"STEELYARD_CACHE": cache, "PATH": ""},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

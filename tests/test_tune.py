@@ -164,7 +164,7 @@ def how(tmp_path, monkeypatch):
     """How these tests tune."""
     monkeypatch.setenv("STEELYARD_LOCK", str(tmp_path / "lock"))
     monkeypatch.setattr(tuning, "keeps", lambda: True)  # to be handed to nobody
-    return How(Settings(timeout=60), {}, str(tmp_path / "store.db"), TOP, 3)
+    return How(Settings(timeout=600), {}, str(tmp_path / "store.db"), TOP, 3)
 
 
 @pytest.fixture
