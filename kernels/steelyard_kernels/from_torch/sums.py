@@ -46,15 +46,6 @@ def _variance(
     return found
 
 
-def _running(site: Site, x: Array, dim: int, **_: Any) -> Array:
-    """Return sums of each element and those before it: of a triangle of the elements."""
-    last = xp.moveaxis(converted(x, site.wide), dim, -1)
-    places = xp.arange(x.shape[dim])
-    before = xp.expand_dims(places, 1) >= places
-    chosen = xp.where(before, xp.expand_dims(last, -2), xp.zeros((), site.wide))
-    return xp.moveaxis(xp.sum(chosen, axis=-1), -1, dim)
-
-
 def _product(_: Site, a: Array, b: Array) -> Array:
     return xp.matmul(a, b)
 
@@ -174,7 +165,9 @@ ROWS: Final[dict[str, Row]] = {
     "argmin": _found(xp.argmin),
     "bmm": _product,
     "convolution": _convolution,
-    "cumsum": _running,
+    "cumsum": lambda site, x, axis, **_: xp.cumulative_sum(
+        converted(x, site.wide), axis=axis
+    ),
     "layer_norm": lambda site, *given: _layer_norm(site, *given)[0],
     "linear": _linear,
     "matmul": _product,
