@@ -290,6 +290,29 @@ def test_parts_of_large_arrays_agree():
     agrees(every, normal(12, 10), tolerance=1e-5)
 
 
+@pytest.mark.parametrize("start", [-4, 0, 3, 90])
+def test_parts_at_computed_places_agree(start):
+    """Of what is computed as of arguments, also beyond the ends; in a loop as well."""
+
+    def every(x, i):
+        y = jnp.tanh(x)
+        cube = y.reshape(3, 4, 10)
+        return {
+            "rows": [y[i], cube[i], lax.dynamic_slice(cube, (i, 0, i), (1, 4, 3))],
+            "parts": [lax.dynamic_slice(z, (i, i), (5, 2)) for z in (x, y)],
+            "columns": [lax.dynamic_slice(y, (0, i), (12, 1)), y[:, i]],
+            "written": [lax.dynamic_update_slice(y, x[:n, :2], (i, i)) for n in (1, 5)],
+            "turns": lax.fori_loop(
+                0,
+                3,
+                lambda n, c: c + lax.dynamic_slice(y, (n + i, n), (4, 3)),
+                y[:4, :3],
+            ),
+        }
+
+    agrees(every, normal(12, 10), start)
+
+
 def test_products_of_matrices_agree():
     """Of vectors and matrices from either side, outer, and in batches."""
 

@@ -16,7 +16,6 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Constant
-from steelyard_kernels.expression.rows import in_memory
 from steelyard_kernels.from_jax.equation import Equation, Rule, word_by_word
 from steelyard_kernels.from_jax.values import (
     Stack,
@@ -75,19 +74,17 @@ def _dynamic_slice(equation: Equation) -> Value:
 def _at(
     equation: Equation, x: Array, starts: Sequence[Value], sizes: Sequence[int]
 ) -> Array:
-    """Return x from starts on, axis by axis, without the axes of which it takes one."""
+    """Return x from starts on, without the first axes as long as it takes one of each."""
     if tuple(sizes) == x.shape:
         return x
     if sizes[0] == 1:
-        start = _inside(equation, starts[0], x.shape[0])
-        return _at(equation, _row(equation, x, start), starts[1:], sizes[1:])
-    if sizes[0] == x.shape[0] and x.ndim == 2 and sizes[1] == 1:
-        start = _inside(equation, starts[1], x.shape[1])
-        return _chosen(x, start)
-    raise equation.refusal(
-        f"takes {tuple(sizes)} of shape {x.shape} at computed indices; one row at a time, "
-        "x[i], is supported"
-    )
+        first = _inside(equation, starts[0], x.shape[0])
+        return _at(equation, _row(x, first), starts[1:], sizes[1:])
+    for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        if size != x.shape[axis]:
+            first = _inside(equation, start, x.shape[axis] - size + 1)
+            x = xp.take(x, arange(x.graph, size, dtypes.int64) + first, axis)
+    return x
 
 
 def _inside(equation: Equation, start: Value, extent: int) -> int | Array:
@@ -100,48 +97,31 @@ def _inside(equation: Equation, start: Value, extent: int) -> int | Array:
     return xp.minimum(xp.maximum(xp.astype(index, "int64"), 0), extent - 1)
 
 
-def _row(equation: Equation, x: Array, start: int | Array) -> Array:
-    """Return a row; of what lies in no memory chosen among all of them."""
+def _row(x: Array, start: int | Array) -> Array:
+    """Return a row, taken where its values come from if that can be."""
     if isinstance(start, int):
         return row(x, start)
-    if in_memory(x.node):
-        return row(x, start.node)
     try:
         return row(x, start.node)
     except KernelError:
-        turned = x if x.ndim == 1 else xp.transpose(x) if x.ndim == 2 else None
-    if turned is None:
-        raise equation.refusal(
-            f"takes a computed row of shape {x.shape} that lies in no memory; index a "
-            "parameter of the function"
-        )
-    return _chosen(turned, start)
-
-
-def _chosen(x: Array, start: int | Array) -> Array:
-    """Return x[..., start]: the sum of a row in which all others are zero."""
-    place = arange(x.graph, x.shape[-1], dtypes.int64)
-    number = x if x.dtype is not dtypes.bool_ else xp.astype(x, "int32")
-    found = xp.sum(xp.where(place == start, number, 0), axis=-1)
-    return (
-        xp.not_equal(found, 0) if x.dtype is dtypes.bool_ else xp.astype(found, x.dtype)
-    )
+        return xp.take(x, start, axis=0)
 
 
 def _dynamic_update_slice(equation: Equation) -> Value:
-    """Return an array of which one place along some axes is another's."""
+    """Return an array of which a part from computed places on is another's."""
     x, update = equation.array(0), equation.array(1)
     mask: Array | None = None
     for axis, start in enumerate(equation.values[2:]):
-        extent = x.shape[axis]
-        if update.shape[axis] == extent:
+        extent, size = x.shape[axis], update.shape[axis]
+        if size == extent:
             continue
-        if update.shape[axis] != 1:
-            raise equation.refusal(
-                f"writes {update.shape} into shape {x.shape}; one row at a time is "
-                "supported"
-            )
-        here = _places(equation, x, axis) == _inside(equation, start, extent)
+        first = _inside(equation, start, extent - size + 1)
+        places = _places(equation, x, axis)
+        here = places == first
+        if size > 1:
+            here = xp.logical_and(places >= first, places < first + size)
+            steps = arange(equation.graph, extent, dtypes.int64) - first
+            update = xp.take(update, steps, axis)  # held within it
         mask = here if mask is None else xp.logical_and(mask, here)
     return update if mask is None else xp.where(mask, update, x)
 

@@ -150,15 +150,8 @@ def array(graph: Graph, value: Value) -> Array:
     if isinstance(value, np.generic):
         return known(graph, value)
     if isinstance(value, Stack):
-        return along_last(value.parts)
+        return xp.stack(value.parts, -1)
     return value
-
-
-def along_last(parts: Sequence[Array]) -> Array:
-    """Return arrays of one shape put together along a new last axis."""
-    shape = parts[0].shape
-    columns = [reshape(part, (*shape, 1)) for part in parts]
-    return joined(columns, len(shape))
 
 
 def joined(parts: Sequence[Array], axis: int) -> Array:
@@ -180,15 +173,7 @@ def words(value: Value) -> tuple[Array, Array]:
         first, second = value.parts
         return first, second
     assert isinstance(value, Array)
-    return last(value, 0), last(value, 1)
-
-
-def last(x: Array, index: int) -> Array:
-    """Return x[..., index] of a small last axis."""
-    if x.ndim == 1:
-        return row(x, index)
-    chosen = xp.where(arange(x.graph, x.shape[-1]) == index, x, 0)
-    return xp.astype(xp.sum(chosen, axis=-1), x.dtype)
+    return value[..., 0], value[..., 1]
 
 
 def canonical(graph: Graph, value: Value, aval: Aval) -> Array | Stack:
