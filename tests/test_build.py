@@ -9,12 +9,14 @@ from steelyard_device.errors import DeviceError, LLVMError
 from steelyard_kernels import array as xp
 from steelyard_kernels import library
 from steelyard_kernels.artifact import Artifact, Failure
+from steelyard_kernels.building import keys
 from steelyard_kernels.building.cache import compiled, disk
 from steelyard_kernels.building.keys import key
 from steelyard_kernels.building.programs import build
 from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.function import kernel
+from steelyard_kernels.reference import evaluate
 from steelyard_kernels.targets import machine, parse
 
 SPECS = (((100,), "float32"), ((100,), "float32"))
@@ -203,6 +205,86 @@ def test_what_a_process_built_before_needs_no_compiler(kept):
     assert work.built is not first
     work.launch()
     np.testing.assert_array_equal(work.outputs["out"], expected)
+
+
+SCALE = 2.0
+
+
+def layers(x, w):
+    """Return what two products and rows between them come to."""
+    y = xp.tanh(x @ w) * SCALE
+    return (y - xp.max(y, axis=-1, keepdims=True)) @ w
+
+
+def other_layers(x, w):
+    """Return the same of another function."""
+    y = xp.sin(x @ w) * SCALE
+    return (y - xp.max(y, axis=-1, keepdims=True)) @ w
+
+
+SQUARE = ((48, 48), "float32")
+
+
+def phases_of(function, **how):
+    """Return what a build in a process that has none did, and the build."""
+    made = kernel(function)
+    built = made.build(SQUARE, SQUARE, cache="warm-disk", **how)
+    assert isinstance(built, Artifact), built.error
+    assert len(built.parts) > 1
+    return [name for name, _ in built.phases], built
+
+
+def test_a_plan_that_was_kept_is_not_made_again(kept):
+    """Nor are its kernels: what it says, its slots and its results are the same."""
+    cold, first = phases_of(layers)
+    assert "partition" in cold
+    warm, again = phases_of(layers)
+    assert warm == ["trace", "look up", "link"]
+    assert again.plan.text() == first.plan.text()
+    assert again.plan.key == first.plan.key
+    for name in ("slots", "code_hash", "text", "strategy", "chosen_by"):
+        assert getattr(again, name) == getattr(first, name)
+    assert [p.chosen_by for p in again.parts] == [p.chosen_by for p in first.parts]
+    x, w = (np.random.default_rng(k).normal(size=(48, 48)) for k in range(2))
+    arrays = x.astype("float32"), w.astype("float32")
+    (want,) = evaluate(again.program, arrays).values()
+    np.testing.assert_allclose(kernel(layers)(*arrays), want, 1e-5, 1e-5)
+
+
+def test_a_kept_plan_is_of_all_that_it_depends_on(kept, monkeypatch):
+    """Another body, global, alignment, target, compiler or version makes its own."""
+    phases_of(layers)
+    assert "partition" in phases_of(other_layers)[0]
+    assert "partition" in phases_of(layers, aligned=False)[0]
+    with monkeypatch.context() as changed:
+        changed.setitem(globals(), "SCALE", 3.0)
+        assert "partition" in phases_of(layers)[0]
+    with monkeypatch.context() as changed:
+        changed.setattr(keys, "sources", lambda: "another version")
+        assert "partition" in phases_of(layers)[0]
+    with monkeypatch.context() as changed:
+        changed.setattr(keys, "compiled_by", lambda target: f"{target} another LLVM")
+        assert "partition" in phases_of(layers)[0]
+    assert "partition" not in phases_of(layers)[0]
+
+
+def test_a_plan_whose_kernels_are_gone_is_made_again(kept):
+    """A cache that is full forgets single entries."""
+    _, first = phases_of(layers)
+    part = first.parts[0].program
+    name = key(part, None, parse("cpu"), aligned=True)
+    (kept / name[:2] / f"{name}.build").unlink()
+    assert "emit" in phases_of(layers)[0]
+    assert phases_of(layers)[0] == ["trace", "look up", "link"]
+
+
+def test_tuned_parts_are_looked_for_each_time(kept, monkeypatch):
+    """A file of schedules may have one for a kernel of several launches."""
+    phases_of(layers)
+    path = kept / "tuned.json"
+    path.write_text('{"schema": 1, "entries": {}}')
+    monkeypatch.setenv("STEELYARD_TUNED", str(path))
+    assert "partition" in phases_of(layers)[0]
 
 
 def test_what_a_build_depends_on_is_in_its_key():

@@ -77,7 +77,7 @@ class Request:
 
 def tuned(program: Program, target: Target, *, aligned: bool) -> Schedule | None:
     """Return the schedule that a file has for a program, where one is named."""
-    if "STEELYARD_TUNED" not in os.environ or not aligned:
+    if not is_tuned() or not aligned:
         return None
     from steelyard_kernels.building.tuned import chosen  # few builds ask
 
@@ -112,6 +112,11 @@ def build_kernel(asked: Request, named: str) -> Artifact:
     return built
 
 
+def is_tuned() -> bool:
+    """Say whether a file of schedules is named."""
+    return "STEELYARD_TUNED" in os.environ
+
+
 def plan_of(asked: Request) -> Plan | None:
     """Return the launches of a program; None where it is one kernel, as most are."""
     simple = simplify(asked.program)
@@ -128,8 +133,8 @@ def restore(asked: Request) -> tuple[str, Artifact | None]:
 
     Raises KernelError, with the compiler's sentence, for what it refused before.
     """
-    phases, levels = asked.phases, asked.levels
-    if "disk" not in levels or not keeps():
+    phases = asked.phases
+    if "disk" not in asked.levels or not keeps():
         return "", None
     named, known = phases.run("look up", lambda: _recalled(asked))
     if known is None:
@@ -138,11 +143,16 @@ def restore(asked: Request) -> tuple[str, Artifact | None]:
         phases.current = known.phase
         raise known.cause
     with span("restore"):
-        place = known.target, known.text
-        code = compiled().get(place) if "code" in levels else None
-        if code is None:
-            code = compiled()[place] = loaded(known.code, asked.target, phases)
-        return named, replace(known, code=code, phases=tuple(phases.done))
+        return named, linked(known, asked)
+
+
+def linked(known: Artifact, asked: Request) -> Artifact:
+    """Return a build that was kept with its code loaded."""
+    place = known.target, known.text
+    code = compiled().get(place) if "code" in asked.levels else None
+    if code is None:
+        code = compiled()[place] = loaded(known.code, asked.target, asked.phases)
+    return replace(known, code=code, phases=tuple(asked.phases.done))
 
 
 def _recalled(asked: Request) -> tuple[str, Artifact | Failure | None]:

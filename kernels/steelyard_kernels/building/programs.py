@@ -18,6 +18,7 @@ from steelyard_kernels.building.build import (
     Request,
     build_kernel,
     failed,
+    is_tuned,
     plan_of,
     restore,
     tuned,
@@ -59,9 +60,26 @@ def _build(asked: Request) -> Artifact:
     asked = replace(asked, schedule=found)
     named, made = restore(asked)
     if made is None:
-        plan = None if found else plan_of(asked)
-        made = together(asked, plan) if plan else build_kernel(asked, named)
+        made = None if found else _launches(asked, named)
+        made = made or build_kernel(asked, named)
     return replace(made, chosen_by=by)
+
+
+def _launches(asked: Request, named: str) -> Artifact | None:
+    """Return a build of several launches, kept or new; None where it is one kernel."""
+    from steelyard_kernels.building import plans  # not for what is found at once
+
+    kept = named and not is_tuned()  # of whose parts a file may have schedules
+    found = plans.recalled(asked, named) if kept else None
+    if found:
+        return composed(asked, *found)
+    plan = plan_of(asked)
+    if plan is None:
+        return None
+    made = together(asked, plan)
+    if kept:
+        asked.phases.run("keep", lambda: plans.keep(asked, named, plan))
+    return made
 
 
 def explained(program: Program, target: str) -> str:
@@ -107,23 +125,17 @@ def together(asked: Request, plan: Plan) -> Artifact:
             own = plan.launches[number].program
             parts[number] = replace(made, program=own, chosen_by=by)
     every = tuple(parts[number] for number in range(len(plan.launches)))
-    return composed(program, plan, str(target), every, tuple(phases.done))
+    return composed(asked, plan, every)
 
 
-def composed(
-    program: Program,
-    plan: Plan,
-    target: str,
-    parts: tuple[Artifact, ...],
-    phases: tuple[tuple[str, int], ...],
-) -> Artifact:
+def composed(asked: Request, plan: Plan, parts: tuple[Artifact, ...]) -> Artifact:
     """Return a build of launches that are built: slots behind one another, one hash."""
     slots = [
         placed(slot, launch, plan)
         for launch, part in zip(plan.launches, parts, strict=True)
         for slot in part.slots
     ]
-    distinct = [parts[first] for first, *_ in plan.distinct]
+    distinct = list({part.text: part for part in parts}.values())
     code = Code(
         b"",
         "",
@@ -132,5 +144,6 @@ def composed(
         sum(part.code.nanoseconds for part in distinct),
     )
     texts = "\n".join(part.text for part in distinct)
-    how = Schedule(()), target, texts, tuple(slots), 0, 0
-    return Artifact(program, *how, code=code, phases=phases, plan=plan, parts=parts)
+    how = Schedule(()), str(asked.target), texts, tuple(slots), 0, 0
+    made = Artifact(asked.program, *how, code=code, plan=plan, parts=parts)
+    return replace(made, phases=tuple(asked.phases.done))
