@@ -102,6 +102,17 @@ def test_columns_are_summed_row_by_row():
     assert chosen.threads == 0
 
 
+def test_one_thread_takes_its_columns_by_parts():
+    """Its stack has the totals of some, and there are 256 times as many."""
+    made, x = kernel(lambda x: xp.sum(x, axis=0)), np.ones((3, 16 * 512), "float32")
+    first, rows = down(2, stack=2).cuts
+    one = Cut(first.axes, (*first.factors[:-1], (1, Place.SERIAL)))
+    work = made.bind(x, schedule=Schedule((one, rows)))
+    work.launch()
+    (found,) = work.outputs.values()
+    assert np.array_equal(found, np.full(x.shape[1], 3))
+
+
 def of_deviations(x):
     """Return sums that wait for others."""
     return xp.sum(x - xp.mean(x, axis=0), axis=0)

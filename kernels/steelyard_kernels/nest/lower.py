@@ -8,7 +8,7 @@ are unrolled, then single, then one is masked.
 from __future__ import annotations
 
 from steelyard_kernels.expression.expr import Program
-from steelyard_kernels.ir.builder import Builder
+from steelyard_kernels.ir.builder import Builder, Index
 from steelyard_kernels.ir.loops import INDEX, Operand, Var
 from steelyard_kernels.nest import lower_gpu, squares
 from steelyard_kernels.nest.axes import Nest
@@ -87,11 +87,11 @@ def lower_blocks(program: Program, schedule: Schedule, machine: Machine) -> Lowe
     return blocks.lower(found)
 
 
-def _columns(emitter: Emitter, loop: int) -> None:
-    """Emit the columns of a loop, as many at a time as its cut says."""
-    b, size, extent = emitter.b, emitter.cuts[loop].size, emitter.extent_of(loop)
-    with b.loop(0, extent, size) as part, emitter.aside():
-        high = b.at("minimum", b.at("add", part.var, size), extent)
+def _columns(emitter: Emitter, loop: int, low: Operand, end: Index) -> None:
+    """Emit the columns of a loop in a range, as many at a time as its cut says."""
+    b, size = emitter.b, emitter.cuts[loop].size
+    with b.loop(low, end, size) as part, emitter.aside():
+        high = b.at("minimum", b.at("add", part.var, size), end)
         Columns(emitter, loop).emit(part.var, high)
 
 
@@ -118,7 +118,7 @@ def _on_cpu(nest: Nest, schedule: Schedule, *, aligned: bool) -> Lowered:
         with emitter.opened(0, places, lanes, (mask,) * vectors):
             if columns:
                 emitter.level(1)
-                _columns(emitter, columns)
+                _columns(emitter, columns, b.number(0), emitter.extent_of(columns))
             else:
                 emitter.inside()
         return ()
@@ -131,7 +131,7 @@ def _on_cpu(nest: Nest, schedule: Schedule, *, aligned: bool) -> Lowered:
             lanes == 1 and nest.extent_of(first.axes) % first.at(Place.REGISTER) == 0
         )
         if columns == 0:
-            Columns(emitter, 0).emit(low, high)
+            _columns(emitter, 0, low, high)
         else:
             tile_runtime(b, low, high, step, inside, whole=whole)
     if schedule.streaming:
