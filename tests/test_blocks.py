@@ -240,7 +240,11 @@ BIG = Machine(64, 2)
     [
         ((16, 16, 2, 4, 3, 768), "needs 35 vector registers .* there are 32"),
         ((12, 16, 2, 40, 40, 768), "bytes of a thread's stack"),
-        ((12, 32, 1, 4, 3, 768), "has vectors of 32 float32; choose 64 bytes"),
+        ((12, 16, 2, 0, 3, 768), "takes 0 rows, 96 columns and 768 of the depth"),
+        (
+            (12, 32, 1, 4, 3, 768),
+            "has vectors of 32 float32; choose 1, 2, 4, 8, 16, or",
+        ),
         (
             (12, 16, 2, 4, 3, 768, (False, True)),
             "takes 12 rows of 64 at a time where they",

@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 
 from steelyard_kernels.ir.builder import Builder, Index, const
 from steelyard_kernels.ir.loops import INDEX, Buffer, Operand, Var
-from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.panels import Copies
-from steelyard_kernels.nest.reduce import reduce
+from steelyard_kernels.nest.reduce import emitter_of
 from steelyard_kernels.schedule.blocking import Blocking, Panel
 from steelyard_kernels.schedule.parameters import Lowered, arguments, extent_slot
 
@@ -59,17 +58,9 @@ class Lowering:
         self.blocking, self.product = blocking, blocking.product
         nest = self.product.nest
         self.args = arguments(nest.program)
-        self.b = b = Builder()
         self.extent = Var("rows", INDEX)
-        self.emitter = Emitter(
-            nest,
-            blocking.schedule,
-            self.args,
-            b,
-            target="cpu",
-            extent=self.extent,
-            reduce=reduce,
-        )
+        self.emitter = emitter_of(nest, blocking.schedule, self.args, self.extent)
+        self.b = b = self.emitter.b
         self.panels = blocking.panels()
         self.copies = Copies(blocking, self.emitter)
         self.buffers = [

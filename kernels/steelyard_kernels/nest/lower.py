@@ -15,7 +15,7 @@ from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.nest.columns import Columns
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.places import nest_of
-from steelyard_kernels.nest.reduce import reduce
+from steelyard_kernels.nest.reduce import emitter_of
 from steelyard_kernels.schedule.attention_blocking import AttentionBlocking
 from steelyard_kernels.schedule.attention_tiling import AttentionTiling
 from steelyard_kernels.schedule.gpu import Gpu
@@ -97,18 +97,10 @@ def _columns(emitter: Emitter, loop: int, low: Operand, end: Index) -> None:
 
 def _on_cpu(nest: Nest, schedule: Schedule, *, aligned: bool) -> Lowered:
     args = arguments(nest.program, LINE if aligned else 0)
-    b, first = Builder(), schedule.cuts[0]
+    first, alignment = schedule.cuts[0], stores_aligned(nest, schedule)
     extent = Var("extent" if len(schedule.cuts) == 1 else "rows", INDEX)
-    emitter = Emitter(
-        nest,
-        schedule,
-        args,
-        b,
-        target="cpu",
-        extent=extent,
-        reduce=reduce,
-        alignment=stores_aligned(nest, schedule),
-    )
+    emitter = emitter_of(nest, schedule, args, extent, alignment)
+    b = emitter.b
     lanes = first.at(Place.VECTOR)
 
     columns = schedule.columns

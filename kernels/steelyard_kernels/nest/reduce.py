@@ -14,15 +14,18 @@ from typing import Final, TypeAlias
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.expression.expr import Along, Reduce
+from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.monoids import rounding_loss
 from steelyard_kernels.nest import lines
 from steelyard_kernels.nest.accumulate import Site, Totals, Walker, like
-from steelyard_kernels.nest.axes import Value
+from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.keep import Walk
 from steelyard_kernels.nest.offsets import At
 from steelyard_kernels.nest.reads import Term, deviates, terms
+from steelyard_kernels.schedule.parameters import Arguments
+from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.schedule.tile import Carried
 
 # A variance of one pass loses the factor 1 + mean**2 / variance to cancellation. Beyond
@@ -33,6 +36,22 @@ CANCELLATION: Final = 0.5
 
 # By a value's number and a place: its mean and its variance.
 Moments: TypeAlias = Mapping[tuple[int, At], tuple[Operand, Operand]]
+
+
+def emitter_of(
+    nest: Nest, schedule: Schedule, args: Arguments, extent: Operand, alignment: int = 0
+) -> Emitter:
+    """Return what emits a nest on a CPU."""
+    return Emitter(
+        nest,
+        schedule,
+        args,
+        Builder(),
+        target="cpu",
+        extent=extent,
+        reduce=reduce,
+        alignment=alignment,
+    )
 
 
 def reduce(emitter: Emitter, values: Sequence[Value]) -> None:

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from steelyard_kernels.expression.expr import Input
-from steelyard_kernels.ir.builder import Builder, Index
+from steelyard_kernels.ir.builder import Index
 from steelyard_kernels.ir.loops import INDEX, Operand, Var
 from steelyard_kernels.nest.axes import Nest, Value
-from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.offsets import At
 from steelyard_kernels.nest.panels import transposed
-from steelyard_kernels.nest.reduce import reduce
+from steelyard_kernels.nest.reduce import emitter_of
 from steelyard_kernels.schedule.legality import stores_aligned
 from steelyard_kernels.schedule.model import LINE
 from steelyard_kernels.schedule.parameters import Lowered, arguments, extent_slot
@@ -52,21 +51,13 @@ class _Lowering:
         self, nest: Nest, schedule: Schedule, of: Transposed, *, aligned: bool
     ) -> None:
         self.args = arguments(nest.program, LINE if aligned else 0)
-        self.b = Builder()
         self.nest, self.schedule, self.of = nest, schedule, of
         self.last = len(schedule.cuts) - 1
         self.lanes = schedule.cuts[-1].at(Place.VECTOR)
         self.extent = Var("rows", INDEX)
-        self.emitter = Emitter(
-            nest,
-            schedule,
-            self.args,
-            self.b,
-            target="cpu",
-            extent=self.extent,
-            reduce=reduce,
-            alignment=stores_aligned(nest, schedule),
-        )
+        alignment = stores_aligned(nest, schedule)
+        self.emitter = emitter_of(nest, schedule, self.args, self.extent, alignment)
+        self.b = self.emitter.b
         self.emitter.ahead = [v for v in self.emitter.ahead if v not in of.values]
         levels = [value for level in self.emitter.levels[1:] for value in level]
         self.values = sorted(levels, key=lambda value: value.number)

@@ -62,18 +62,10 @@ def attention_of(nest: Nest) -> Attention | str:
     found = weighing_of(nest)
     if isinstance(found, str):
         return found
-    sums, products = found.sums, found.products
-    weight, value = sums.left, array_of(sums.right)
-    if value is None or sums.dtype is not float32:
-        return "weighs no array of halves"
-    dtype, rounded = value.node.dtype, next(iter(weight.args.values()))
-    if not isinstance(weight.node, Cast) or rounded.node.dtype is not dtype:
-        return f"weighs {dtype} by {weight.node.dtype}; round the weights to {dtype}"
-    (query, by), (key, of) = _unscaled(products.left), _unscaled(products.right)
-    if query is None or key is None:
-        return "scores what is computed, not two arrays of halves"
-    if {query.node.dtype, key.node.dtype} != {dtype}:
-        return "has queries, keys and values of several types"
+    halves = _halves(found)
+    if isinstance(halves, str):
+        return halves
+    sums, products, (query, key, value, by) = found.sums, found.products, halves
     batch, (i,), (n,), (j,) = sums.outer, sums.rows, sums.columns, sums.depth
     if len(batch) > MOST_BATCH:
         return f"has more than {MOST_BATCH} axes of a batch"
@@ -82,13 +74,13 @@ def attention_of(nest: Nest) -> Attention | str:
     if isinstance(lie, str):
         return lie
     asked, rows, cols = lie
-    scale, ahead, by = found.scale, found.ahead, by * of
+    scale, ahead = found.scale, found.ahead
     # Largest scores may be no largest logits, keys that are left out may weigh something.
     if scale is not None and not (0 < scale * by < inf and found.fill == -inf):
         scale, ahead = None, None
     return Attention(
         sums,
-        dtype,
+        value.node.dtype,
         (batch, i, n, j),
         rows,
         cols,
@@ -102,6 +94,23 @@ def attention_of(nest: Nest) -> Attention | str:
         asked,
         by,
     )
+
+
+def _halves(found: Weighing) -> tuple[Value, Value, Value, float] | str:
+    """Return queries, keys, values and what scores are multiplied by, or why not so."""
+    sums, products = found.sums, found.products
+    weight, value = sums.left, array_of(sums.right)
+    if value is None or sums.dtype is not float32:
+        return "weighs no array of halves"
+    dtype, rounded = value.node.dtype, next(iter(weight.args.values()))
+    if not isinstance(weight.node, Cast) or rounded.node.dtype is not dtype:
+        return f"weighs {dtype} by {weight.node.dtype}; round the weights to {dtype}"
+    (query, by), (key, of) = _unscaled(products.left), _unscaled(products.right)
+    if query is None or key is None:
+        return "scores what is computed, not two arrays of halves"
+    if {query.node.dtype, key.node.dtype} != {dtype}:
+        return "has queries, keys and values of several types"
+    return query, key, value, by * of
 
 
 def _lie(

@@ -22,7 +22,7 @@ from steelyard_kernels.schedule.blocking import (
     Blocking,
     Panel,
     Pieces,
-    registers,
+    registers_problem,
     scheduled,
 )
 from steelyard_kernels.schedule.model import LINE, Machine
@@ -154,21 +154,13 @@ def attended(nest: Nest) -> Weighing | str:
 
 def problem(blocking: AttentionBlocking, machine: Machine) -> str:
     """Say why a blocking does not fit, and what to choose instead; "" if it does."""
-    if (
-        blocking.lanes not in LANES
-        or blocking.lanes * blocking.product.dtype.bytes > LINE
-    ):
-        return f"has vectors of {blocking.lanes} elements; choose {LINE} bytes at most"
+    for each in (blocking, blocking.scores):
+        if why := registers_problem(each, machine):
+            return why
     if blocking.tile[1] < blocking.product.extents[2]:
         return (
             f"takes {blocking.tile[1]} of {blocking.product.extents[2]} columns of the "
             "values at a time; choose all of them"
-        )
-    needed = max(registers(each, machine) for each in (blocking, blocking.scores))
-    if needed > machine.registers:
-        return (
-            f"needs {needed} vector registers, and there are {machine.registers}; choose "
-            "fewer rows or columns"
         )
     if blocking.stack > MOST_STACK:
         return (

@@ -213,18 +213,9 @@ def blocking_of(product: Contraction, schedule: Schedule) -> Blocking | None:
 
 def problem(blocking: Blocking, machine: Machine) -> str:
     """Say why a blocking does not fit, and what to choose instead; "" if it does."""
-    product, (tall, wide) = blocking.product, blocking.tile
-    if min(tall, wide, blocking.depth) < 1 or blocking.lanes not in LANES:
-        wanted = ", ".join(map(str, LANES))
-        return f"has vectors of {blocking.lanes} elements; choose {wanted}, and no 0"
-    if blocking.lanes * product.dtype.bytes > LINE:
-        return f"has vectors of {blocking.lanes} {product.dtype}; choose {LINE} bytes at most"
-    needed, most = registers(blocking, machine), machine.registers
-    if needed > most:
-        return (
-            f"needs {needed} vector registers for the sums of {blocking.rows} x "
-            f"{blocking.columns}, and there are {most}; choose fewer rows or columns"
-        )
+    product = blocking.product
+    if why := registers_problem(blocking, machine):
+        return why
     outputs = [o.offset for o in product.nest.outputs]
     if blocking.lanes > 1 and not (
         in_order(product, product.behind, product.columns, blocking.lanes)
@@ -242,6 +233,26 @@ def problem(blocking: Blocking, machine: Machine) -> str:
         return (
             f"needs {blocking.stack} bytes of a thread's stack, of which it takes "
             f"{MOST_STACK}; choose smaller tiles, or fewer steps of the depth at a time"
+        )
+    return ""
+
+
+def registers_problem(blocking: Blocking, machine: Machine) -> str:
+    """Say why a block of sums does not fit the registers."""
+    (tall, wide), dtype = blocking.tile, blocking.product.dtype
+    if min(tall, wide, blocking.depth) < 1:
+        return (
+            f"takes {tall} rows, {wide} columns and {blocking.depth} of the depth at a "
+            "time; choose 1 or more of each"
+        )
+    if blocking.lanes not in LANES or blocking.lanes * dtype.bytes > LINE:
+        wanted = ", ".join(str(n) for n in LANES if n * dtype.bytes <= LINE)
+        return f"has vectors of {blocking.lanes} {dtype}; choose {wanted}"
+    needed, most = registers(blocking, machine), machine.registers
+    if needed > most:
+        return (
+            f"needs {needed} vector registers for the sums of {blocking.rows} x "
+            f"{blocking.columns}, and there are {most}; choose fewer rows or columns"
         )
     return ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
+from functools import partial
 from typing import Final
 
 from steelyard_kernels.expression.expr import Apply
@@ -14,19 +14,14 @@ from steelyard_kernels.schedule.attention_blocking import (
     attended,
     blocking_of,
 )
-from steelyard_kernels.schedule.model import (
-    Machine,
-    Prediction,
-    bounded,
-    traffic,
-)
+from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.model_blocks import (
     BEHIND,
     BLOCK,
-    CYCLE_NS,
     MOVED,
     ROW,
     copy_cycles,
+    predicting,
     step_cycles,
 )
 from steelyard_kernels.schedule.schedule import Schedule
@@ -40,23 +35,10 @@ def model(nest: Nest, machine: Machine) -> Callable[[Schedule], Prediction]:
     """Return what predicts one launch of attention under a blocking."""
     whole = attended(nest)
     assert not isinstance(whole, str)
-    moved = traffic(nest.program)
-
-    def predict(schedule: Schedule) -> Prediction:
-        blocking = blocking_of(whole, schedule)
-        assert blocking is not None
-        threads = machine.threads if blocking.shared else 1
-        names = "multiply", "weights", "copies"
-        terms = [
-            (name, cycles * CYCLE_NS / threads)
-            for name, cycles in zip(names, _cycles(blocking), strict=True)
-        ]
-        return bounded(terms, moved, schedule, machine, prod(blocking.blocks))
-
-    return predict
+    return predicting(nest, machine, partial(blocking_of, whole), _cycles)
 
 
-def _cycles(blocking: AttentionBlocking) -> tuple[float, float, float]:
+def _cycles(blocking: AttentionBlocking) -> dict[str, float]:
     """Return the cycles of both products, of weights, and of copies and what follows."""
     scores, (outer, m, n, keys) = blocking.scores, blocking.product.extents
     _, tiles, _ = blocking.blocks
@@ -85,11 +67,11 @@ def _cycles(blocking: AttentionBlocking) -> tuple[float, float, float]:
         ROW + -(-n // blocking.lanes) * (len(blocking.product.behind) + 2) * BEHIND
     )
     share = _share(blocking)
-    return (
-        outer * rows * (above + below) * share,
-        outer * rows * weights * share,
-        outer * (copies * share + behind),
-    )
+    return {
+        "multiply": outer * rows * (above + below) * share,
+        "weights": outer * rows * weights * share,
+        "copies": outer * (copies * share + behind),
+    }
 
 
 def _share(blocking: AttentionBlocking) -> float:

@@ -7,9 +7,10 @@ the sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from math import gcd, prod
-from typing import Final
+from typing import Final, TypeVar
 
 from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.nest.contraction import contraction_of
@@ -41,29 +42,38 @@ MASKED: Final = 12.0  # of one of which some lanes may not exist
 SINGLE: Final = 6.0  # of an element alone
 BEHIND: Final = 0.7  # cycles of a vector's operation behind the sums
 
+B = TypeVar("B", bound=Blocking)
+
 
 def model(nest: Nest, machine: Machine) -> Callable[[Schedule], Prediction]:
     """Return what predicts one launch of sums of products under a blocking."""
     product = contraction_of(nest)
     assert not isinstance(product, str)
+    blocked = partial(blocking_of, product)
+    return predicting(nest, machine, blocked, partial(_cycles, machine=machine))
+
+
+def predicting(
+    nest: Nest,
+    machine: Machine,
+    blocked: Callable[[Schedule], B | None],
+    cycles: Callable[[B], Mapping[str, float]],
+) -> Callable[[Schedule], Prediction]:
+    """Return what predicts a launch under a blocking by the cycles of its parts."""
     moved = traffic(nest.program)
 
     def predict(schedule: Schedule) -> Prediction:
-        blocking = blocking_of(product, schedule)
+        blocking = blocked(schedule)
         assert blocking is not None
-        threads = machine.threads if blocking.shared else 1
-        names = "multiply", "copies", "behind"
-        terms = [
-            (name, cycles * CYCLE_NS / threads)
-            for name, cycles in zip(names, _cycles(blocking, machine), strict=True)
-        ]
+        each = CYCLE_NS / (machine.threads if blocking.shared else 1)
+        terms = [(name, count * each) for name, count in cycles(blocking).items()]
         chunks = -(-prod(blocking.blocks) // blocking.turns)
         return bounded(terms, moved, schedule, machine, chunks)
 
     return predict
 
 
-def _cycles(blocking: Blocking, machine: Machine) -> tuple[float, float, float]:
+def _cycles(blocking: Blocking, machine: Machine) -> dict[str, float]:
     """Return the cycles of blocks, copies, and what follows."""
     product, lanes = blocking.product, blocking.lanes
     outer, m, n, k = product.extents
@@ -82,7 +92,7 @@ def _cycles(blocking: Blocking, machine: Machine) -> tuple[float, float, float]:
     vectors = m * -(-n // lanes)
     statements = len(product.behind) + 2
     behind = outer * (m * columns * ROW + vectors * statements * BEHIND)
-    return multiplied, copied, behind
+    return {"multiply": multiplied, "copies": copied, "behind": behind}
 
 
 def step_cycles(rows: int, vectors: int) -> float:

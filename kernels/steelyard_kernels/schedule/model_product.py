@@ -65,8 +65,7 @@ def model(nest: Nest, gpu: Gpu) -> Callable[[Schedule], Prediction]:
 
 
 def _predicted(tiling: Tiling, gpu: Gpu) -> Prediction:
-    split, steps, product = tiling.split, tiling.steps, tiling.product
-    tall, wide, by_warp = tiling.tall, tiling.columns, tiling.cores.by_warp
+    split, sums = tiling.split, tiling.tall * tiling.columns
     room = split * CLUSTERS.get(split, CLUSTERS[8] * 8 // split)
     if not tiling.bulk:
         room = gpu.multiprocessors
@@ -76,15 +75,40 @@ def _predicted(tiling: Tiling, gpu: Gpu) -> Prediction:
     parts = split if tiling.sliced else 1
     waves = -(-blocks // (room * held))
     beside = min(held, -(-blocks // room))
-    working = beside * parts
-    step_bytes = (tall + wide) * STEP * HALF
-    narrow = product.columns.across and wide % 64 > 0
+    body = _body(tiling, gpu, beside * parts, min(blocks, room * held) * parts)
+    rate = READ_RATE / parts if tiling.sliced else EXCHANGE_RATE
+    moved = sums * beside * 4 * (split - 1) / split / rate
+    stored = sum(
+        sums
+        * beside
+        / tiling.cluster
+        * o.value.node.dtype.bytes
+        / STORE_RATES[tiling.is_staged(o)]
+        for o in tiling.product.nest.outputs
+    )
+    begun = 0.0 if tiling.blocks else (waves - 1) * WAVE_NS
+    return Prediction(
+        (
+            ("ramp", RAMP_NS + begun),
+            ("tiles", waves * (body + _loads(tiling)) / CLOCK),
+            ("exchange", waves * moved / CLOCK + EXCHANGE_NS * (tiling.cluster > 1)),
+            ("stores", waves * stored / CLOCK),
+        )
+    )
+
+
+def _body(tiling: Tiling, gpu: Gpu, working: int, every: int) -> float:
+    """Return the cycles of a block's steps, where so many parts of blocks work at a time.
+
+    They work on one multiprocessor; `every` are those of the card.
+    """
+    tall, wide, steps = tiling.tall, tiling.columns, tiling.steps
+    narrow = tiling.product.columns.across and wide % 64 > 0
     brought = (tall + wide * (NARROW if narrow else 1)) * STEP * HALF
     enter = steps * brought * working / ENTER_RATE
-    shared = min(blocks, room * held) * parts * steps * step_bytes / L2_RATE
-    cycles = STEP // DEPTH * tiling.groups * max(wide, LEAST_COLUMNS) / 2
-    read = 0.0
-    if by_warp:
+    shared = every * steps * (tall + wide) * STEP * HALF / L2_RATE
+    cycles, read = STEP // DEPTH * tiling.groups * max(wide, LEAST_COLUMNS) / 2, 0.0
+    if tiling.cores.by_warp:
         each = gpu.product_rate / gpu.multiprocessors / CLOCK  # of a cycle
         cycles = 2 * tall * wide * STEP / each
         lines = tall + tiling.consumers // WARP * wide
@@ -92,32 +116,23 @@ def _predicted(tiling: Tiling, gpu: Gpu) -> Prediction:
     cores = steps * cycles * working / CORE_SHARE
     waits = steps * LATENCY / tiling.stages if tiling.ring else 0.0
     at_once = (enter, shared, cores, waits, read)
-    body = sum(x**OVERLAP for x in at_once) ** (1 / OVERLAP) + steps * EACH_STEP
-    sums = tall * wide * beside
-    rate = READ_RATE / parts if tiling.sliced else EXCHANGE_RATE
-    moved = sums * 4 * (split - 1) / split / rate
-    stored = sum(
-        sums
-        / tiling.cluster
-        * o.value.node.dtype.bytes
-        / STORE_RATES[tiling.is_staged(o)]
-        for o in product.nest.outputs
-    )
+    mean: float = sum(x**OVERLAP for x in at_once) ** (1 / OVERLAP)
+    return mean + steps * EACH_STEP
+
+
+def _loads(tiling: Tiling) -> float:
+    """Return the cycles in which a block's threads load what no bulk copy brings."""
+    product = tiling.product
     loaded = sum(
         count * STEP / min(factor.lanes, 2)
-        for factor, count in ((product.rows, tall), (product.columns, wide))
+        for factor, count in (
+            (product.rows, tiling.tall),
+            (product.columns, tiling.columns),
+        )
         if tiling.bulk and not factor.bulk
     )
-    loads = (steps * loaded / tiling.consumers * LOAD + LATENCY) * (loaded > 0)
-    begun = 0.0 if tiling.blocks else (waves - 1) * WAVE_NS
-    return Prediction(
-        (
-            ("ramp", RAMP_NS + begun),
-            ("tiles", waves * (body + loads) / CLOCK),
-            ("exchange", waves * moved / CLOCK + EXCHANGE_NS * (tiling.cluster > 1)),
-            ("stores", waves * stored / CLOCK),
-        )
-    )
+    loads = tiling.steps * loaded / tiling.consumers * LOAD
+    return loads + LATENCY if loaded else 0.0
 
 
 def estimate_registers(nest: Nest, schedule: Schedule) -> int:

@@ -21,11 +21,11 @@ program. `schedule.legality` says whether one fits a nest and a device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 
 class Place(StrEnum):
@@ -170,6 +170,29 @@ class Schedule:
 
 Refuse: TypeAlias = Callable[[Schedule, str], None]
 """Hears of each schedule that a recipe tried and refused, and why, as `legality` says."""
+
+
+class Cutting(Protocol):
+    """What says how a program is cut, as a schedule does."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that says so."""
+        ...
+
+
+C = TypeVar("C", bound=Cutting)
+
+
+def legal(
+    every: Iterable[C], problem: Callable[[C], str], refuse: Refuse
+) -> Iterator[Schedule]:
+    """Yield the schedules of what has no problem."""
+    for each in every:
+        if why := problem(each):
+            refuse(each.schedule, why)
+        else:
+            yield each.schedule
 
 
 def unheard(_schedule: Schedule, _why: str) -> None:

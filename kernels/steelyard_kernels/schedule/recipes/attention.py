@@ -19,7 +19,7 @@ from steelyard_kernels.schedule.attention_tiling import (
 from steelyard_kernels.schedule.cores import WGMMA
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.product_tiling import ROWS
-from steelyard_kernels.schedule.schedule import Refuse, Schedule
+from steelyard_kernels.schedule.schedule import Refuse, Schedule, legal
 
 KEYS: Final = (64, 96, 128, 176)
 STAGES: Final = (2, 3)
@@ -31,11 +31,8 @@ def on_gpu(
     nest: Nest, gpu: Gpu, *, aligned: bool, refuse: Refuse
 ) -> Iterator[Schedule]:
     """Yield the legal schedules of attention: none where the nest is none."""
-    for tiling in _tilings(nest, gpu, aligned=aligned):
-        if why := problem(tiling, gpu):
-            refuse(tiling.schedule, why)
-        else:
-            yield tiling.schedule
+    every = _tilings(nest, gpu, aligned=aligned)
+    return legal(every, lambda each: problem(each, gpu), refuse)
 
 
 def _tilings(nest: Nest, gpu: Gpu, *, aligned: bool) -> Iterator[AttentionTiling]:

@@ -15,7 +15,7 @@ from steelyard_kernels.schedule.attention_blocking import (
 )
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.recipes.blocks import fit, part, shapes
-from steelyard_kernels.schedule.schedule import Refuse, Schedule
+from steelyard_kernels.schedule.schedule import Refuse, Schedule, legal
 
 # Queries of a tile, about, keys of a step, and how many shapes of blocks: the likely and all.
 TALL: Final = (64, 256), (32, 64, 128, 256)
@@ -28,12 +28,10 @@ def on_cpu(
 ) -> Iterator[Schedule]:
     """Yield the legal blockings of attention; none where a nest is none."""
     whole = attended(nest)
-    if not isinstance(whole, str):
-        for each in _blockings(whole, machine, likely=likely):
-            if why := problem(each, machine):
-                refuse(each.schedule, why)
-            else:
-                yield each.schedule
+    if isinstance(whole, str):
+        return iter(())
+    every = _blockings(whole, machine, likely=likely)
+    return legal(every, lambda each: problem(each, machine), refuse)
 
 
 def _blockings(

@@ -8,11 +8,10 @@ from typing import Final
 
 from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.nest.contraction import Contraction, contraction_of
-from steelyard_kernels.schedule import blocking
-from steelyard_kernels.schedule.blocking import Blocking
+from steelyard_kernels.schedule.blocking import Blocking, problem
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.model_blocks import step_cycles
-from steelyard_kernels.schedule.schedule import Refuse, Schedule
+from steelyard_kernels.schedule.schedule import Refuse, Schedule, legal
 
 # How many shapes of blocks there are and are likely, those first that take the fewest
 # cycles; depth of a core's tile, about, of the likely and of all. Rows and columns
@@ -30,12 +29,10 @@ def on_cpu(
 ) -> Iterator[Schedule]:
     """Yield the legal blockings of sums of products; none where a nest is no such sums."""
     whole = contraction_of(nest)
-    if not isinstance(whole, str) and whole.rows:
-        for each in _blockings(whole, machine, likely=likely):
-            if why := blocking.problem(each, machine):
-                refuse(each.schedule, why)
-            else:
-                yield each.schedule
+    if isinstance(whole, str) or not whole.rows:
+        return iter(())
+    every = _blockings(whole, machine, likely=likely)
+    return legal(every, lambda each: problem(each, machine), refuse)
 
 
 def _blockings(

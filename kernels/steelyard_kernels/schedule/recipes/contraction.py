@@ -12,7 +12,7 @@ from steelyard_kernels.schedule import product_tiling
 from steelyard_kernels.schedule.contraction import Product, product_of
 from steelyard_kernels.schedule.gpu import SYSTEM_SHARED, Gpu
 from steelyard_kernels.schedule.product_tiling import ROWS, Tiling, problem
-from steelyard_kernels.schedule.schedule import Refuse, Schedule
+from steelyard_kernels.schedule.schedule import Refuse, Schedule, legal
 
 COLUMNS: Final = (16, 32, 48, 64, 96, 128, 192, 256)
 MORE_COLUMNS: Final = (80, 112, 160, 224)  # not likely
@@ -33,15 +33,11 @@ def on_gpu(
     """
     whole = product_of(nest)
     if isinstance(whole, str) or not aligned or not gpu.cores:
-        return
+        return iter(())
     if likely:
-        yield from (tiling.schedule for tiling in _likely(whole, gpu))
-        return
-    for tiling in _grid(whole, gpu):
-        if why := _too_large(tiling) or problem(tiling, gpu):
-            refuse(tiling.schedule, why)
-        else:
-            yield tiling.schedule
+        return iter([tiling.schedule for tiling in _likely(whole, gpu)])
+    every = _grid(whole, gpu)
+    return legal(every, lambda each: _too_large(each) or problem(each, gpu), refuse)
 
 
 def _grid(whole: Product, gpu: Gpu) -> Iterator[Tiling]:
