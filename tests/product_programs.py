@@ -47,6 +47,8 @@ CASES = [
     ("product", (67, 71, 136), "bfloat16", (1, 32, 2, 2)),
     ("linear", (70, 72, 130), "float16", (2, 48, 3)),
     ("linear", (67, 71, 131), "bfloat16", (1, 64, 2, 2)),
+    ("product", (64, 96, 200), "float16", (1, 16, 2)),  # rows of 32 bytes
+    ("product", (64, 160, 328), "bfloat16", (1, 80, 2, 2)),
     ("of_transposed", (67, 71, 136), "float16", (2, 64, 3)),
     ("bias_relu", RAGGED, "float16", (1, 32, 2, 2)),
     ("bias_relu", RAGGED, "bfloat16", (1, 192, 2)),

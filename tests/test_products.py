@@ -153,7 +153,7 @@ def test_nvrtc_takes_products_by_warps(nvrtc, target, name, shape):
         (programs.by_warps(1, 48, 2), "tiles of 48 columns; choose a multiple of 32"),
         (programs.by_warps(1, 64, 2, 3), "has 3 times the rows of an instruction"),
         (programs.by_warps(1, 256, 2, 2), "needs 320 registers a thread"),
-        ((1, 40, 2), "tiles of 40 columns; choose a multiple of 32 up to 256"),
+        ((1, 40, 2), "tiles of 40 columns; choose a multiple of 16 up to 256"),
         ((5, 64, 2), "5 warpgroups; choose 1 to 4"),
         ((1, 64, 2, 3), "divides 64 columns among 3 blocks"),
         ((1, 64, 1, 8), "leaves one of 8 that divide the depth without a step"),

@@ -34,6 +34,7 @@ PRODUCER: Final = 32  # threads of the warp that copies
 CLUSTERS: Final = 8  # blocks of a cluster that any GPU takes
 COLUMNS: Final = range(8, 257, 8)  # of one instruction
 GROUPS: Final = range(1, 5)  # warpgroups of a block
+SWIZZLED: Final = 64, 32, 16  # columns of rows in shared memory, by bulk copies
 ATOM: Final = 1024  # bytes of 8 swizzled rows: where tiles begin
 # What a thread needs beside its sums; NVRTC 13 takes 26 to 48 for tiles of 32 to 256.
 OTHER_REGISTERS: Final = 40
@@ -168,7 +169,8 @@ class Tiling:
     @property
     def chunk(self) -> int:
         """Columns of one swizzled row of the second factor."""
-        return 64 if self.columns % 64 == 0 or not self.product.columns.across else 32
+        across = self.product.columns.across
+        return next((n for n in SWIZZLED if across and self.columns % n == 0), 64)
 
     def is_staged(self, output: Stored) -> bool:
         """Say whether an output goes through shared memory: 64 columns and more gain."""
@@ -244,7 +246,9 @@ def problem(tiling: Tiling, gpu: Gpu) -> str:
 def _cores_problem(tiling: Tiling) -> str:
     """Say what of a tile the tensor cores have not."""
     cores = tiling.cores
-    unit = 32 if tiling.product.columns.across else cores.unit
+    unit = cores.unit
+    if tiling.product.columns.across:
+        unit = SWIZZLED[-1] if tiling.bulk else SWIZZLED[-2]
     if tiling.columns not in COLUMNS or tiling.columns % unit:
         wanted = f"a multiple of {unit} up to {COLUMNS[-1]}"
         return f"has tiles of {tiling.columns} columns; choose {wanted}"

@@ -11,7 +11,7 @@ from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.schedule import product_tiling
 from steelyard_kernels.schedule.contraction import Product, product_of
 from steelyard_kernels.schedule.gpu import SYSTEM_SHARED, Gpu
-from steelyard_kernels.schedule.product_tiling import ROWS, Tiling, problem
+from steelyard_kernels.schedule.product_tiling import ROWS, SWIZZLED, Tiling, problem
 from steelyard_kernels.schedule.schedule import Refuse, Schedule, legal
 
 COLUMNS: Final = (16, 32, 48, 64, 96, 128, 192, 256)
@@ -29,7 +29,7 @@ def on_gpu(
 ) -> Iterator[Schedule]:
     """Yield the legal schedules of a product: none where the nest is no such product.
 
-    Those `likely` to be best have as many stages as fit.
+    Those `likely` to be best have as many stages as fit, and no rows of 32 bytes.
     """
     whole = product_of(nest)
     if isinstance(whole, str) or not aligned or not gpu.cores:
@@ -68,7 +68,7 @@ def _tiles(
 def _likely(whole: Product, gpu: Gpu) -> Iterator[Tiling]:
     """Yield the legal tilings: blocks that take one tile each, and blocks that stay."""
     for tiling in _tiles(whole, gpu, GROUPS, COLUMNS):
-        if _too_large(tiling):
+        if _too_large(tiling) or tiling.chunk == SWIZZLED[-1]:
             continue
         rooms = (gpu.most_shared, gpu.shared_bytes // 2 - SYSTEM_SHARED)  # of one, two
         found = [_deepest(tiling, gpu, room) for room in rooms]
