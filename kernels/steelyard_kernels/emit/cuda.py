@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steelyard_kernels.dtypes import HALVES
-from steelyard_kernels.emit import ENTRY, cuda_memory, cuda_tiles, cuda_warps
+from steelyard_kernels.emit import ENTRY, cuda_memory, cuda_tiles
+from steelyard_kernels.emit.cuda_effects import Effects
 from steelyard_kernels.emit.cuda_helpers import functions, preamble
 from steelyard_kernels.emit.cuda_template import copy, own
 from steelyard_kernels.emit.cuda_text import memory, register
-from steelyard_kernels.emit.cuda_values import Values
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.ir.decompose import decomposed
 from steelyard_kernels.ir.loops import (
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 MOST_REGISTERS = 255  # a thread can have: no bound at all
 LINE = '#line 1 "{}"\n'  # before a kernel: the compiler's messages name it
-COPY_BYTES = {4: "ca", 8: "ca", 16: "cg"}  # of cp.async; 16 may go round the L1
 
 
 def emit(kernel: Kernel, *, entry: str = ENTRY) -> str:
@@ -75,15 +74,14 @@ def joined(texts: Iterable[tuple[str, str]]) -> str:
     return "".join([*helpers, *every])
 
 
-class _Emitter:
+class _Emitter(Effects):
     """Emits one kernel: a method a statement, tables for the operations."""
 
-    __slots__ = ("arrays", "buffers", "checks", "dynamic", "shared", "w")
+    __slots__ = ("arrays", "checks", "dynamic", "shared")
 
     def __init__(self) -> None:
-        self.w = Values()
+        super().__init__()
         self.arrays: list[str] = []
-        self.buffers: dict[str, str] = {}
         self.dynamic = False
         self.shared: list[Buffer] = []
         self.checks: dict[type, Callable[..., None]] = {
@@ -288,107 +286,6 @@ class _Emitter:
             "a loop that a CPU's threads share does not exist on target cuda; "
             "choose a schedule made for cuda."
         )
-
-    def effect(self, node: Effect) -> None:
-        EFFECTS.get(node.op, _Emitter.called)(self, node)
-
-    def called(self, node: Effect) -> None:
-        """Call the function of an effect's name; a buffer with its index is an address."""
-        given: list[str] = []
-        pending = list(node.args)
-        while pending:
-            arg = pending.pop(0)
-            if isinstance(arg, Buffer):
-                given.append(f"shared_address({self.element(arg, pending.pop(0))})")
-            elif isinstance(arg, Tensor):
-                given.append(f"&{self.buffers[arg.name]}")
-            else:
-                text, uniform = self.w.ref(arg)
-                lanes = [""] if uniform else [f"_{k}" for k in range(arg.type.lanes)]
-                given += [f"{text}{lane}" for lane in lanes]
-        self.w.helpers |= {
-            node.op,
-            "shared_address",
-            *cuda_tiles.CALLS.get(node.op, ()),
-        }
-        self.w.do(f"{node.op}({', '.join(given)});")
-
-    def element(self, buffer: Buffer, index: Operand | Buffer | Tensor) -> str:
-        """Return the address of a buffer's element."""
-        return f"{self.buffers[buffer.name]} + {self.w.ref(_operand(index))[0]}"
-
-    def multiply(self, node: Multiply) -> None:
-        """Call the product of tiles of these forms."""
-        tiles = [self.element(x.buffer, x.index) for x in (*node.rows, node.columns)]
-        sums, more = self.buffers[node.sums.name], self.w.ref(node.more)[0]
-        spell = cuda_warps.multiply if node.by_warp else cuda_tiles.multiply
-        line, *helpers = spell(node, sums, tiles, more)
-        self.w.helpers |= {"shared_address", *helpers}
-        self.w.do(line)
-
-    def stated(self, node: Effect) -> None:
-        """Spell an effect whose number is a part of its instruction."""
-        held = [
-            f"{self.buffers[each.name]}[{k}]"
-            for each in node.args
-            if isinstance(each, Buffer) and isinstance(each.extent, Const)
-            for k in range(int(each.extent.value))
-        ]
-        number = node.args[-1]
-        value = int(number.value) if isinstance(number, Const) else 0
-        self.w.do(cuda_tiles.stated(node.op, value, held))
-
-    def barrier(self, _node: Effect) -> None:
-        self.w.do("__syncthreads();")
-
-    def warp_barrier(self, _node: Effect) -> None:
-        self.w.do("__syncwarp();")
-
-    def copy_async(self, node: Effect) -> None:
-        """Start a copy, with zeros behind what it says are some of its elements."""
-        to, to_index, source, index, count, some = node.args
-        assert isinstance(to, Buffer)
-        assert isinstance(source, Buffer)
-        size = int(getattr(count, "value", 0)) * to.dtype.bytes
-        if size not in COPY_BYTES:
-            raise Unsupported(
-                f"an asynchronous copy of {size or 'unknown'} bytes does not exist on "
-                f"target cuda; copy 4, 8 or 16 bytes, a constant, at a time."
-            )
-        w = self.w
-        shared, far = self.element(to, to_index), self.element(source, index)
-        less, kind = some != count, COPY_BYTES[size]
-        how = f"{size}, %2" if less else f"{size}"
-        w.do(f'asm volatile("cp.async.{kind}.shared.global [%0], [%1], {how};"')
-        near = f'"r"((unsigned)__cvta_generic_to_shared({shared}))'
-        given = f'{near}, "l"(__cvta_generic_to_global({far}))'
-        if less:
-            given += f', "r"({to.dtype.bytes} * (int){w.ref(_operand(some))[0]})'
-        w.do(f'  :: {given} : "memory");')
-
-    def copy_wait(self, node: Effect) -> None:
-        (left,) = node.args
-        if not isinstance(left, Const):
-            raise Unsupported(
-                "waiting for an unknown count of copies does not exist on target cuda; "
-                "give copy_wait a constant."
-            )
-        count = int(left.value)
-        self.w.do(f'asm volatile("cp.async.wait_group {count};" ::: "memory");')
-
-
-def _operand(argument: Operand | Buffer | Tensor) -> Operand:
-    assert not isinstance(argument, Buffer | Tensor)
-    return argument
-
-
-EFFECTS: dict[str, Callable[[_Emitter, Effect], None]] = {
-    "barrier": _Emitter.barrier,
-    "warp_barrier": _Emitter.warp_barrier,
-    "copy_async": _Emitter.copy_async,
-    "copy_wait": _Emitter.copy_wait,
-    **dict.fromkeys(cuda_tiles.STATED, _Emitter.stated),
-}
 
 
 def _bounds(kernel: Kernel) -> str:
