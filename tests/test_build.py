@@ -1,5 +1,10 @@
 """Builds: phases, hashes, caches, and failures that are data."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from programs import vectors
@@ -249,6 +254,27 @@ def test_a_plan_that_was_kept_is_not_made_again(kept):
     arrays = x.astype("float32"), w.astype("float32")
     (want,) = evaluate(again.program, arrays).values()
     np.testing.assert_allclose(kernel(layers)(*arrays), want, 1e-5, 1e-5)
+
+
+def test_a_second_process_imports_no_compiler_of_ours(kept):
+    """It traces, finds the plan and the code, and launches."""
+    code = (
+        "import sys, numpy as np, test_build as t; x = np.ones((48, 48), 'f4');"
+        "t.kernel(t.layers)(x, x); print(*sys.modules)"
+    )
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            check=True,
+            text=True,
+            cwd=Path(__file__).parent,
+            env={**os.environ, "STEELYARD_CACHE": str(kept)},
+        )
+    found = set(done.stdout.split())
+    ours = ("plan.partition", "nest.lower", "schedule.strategies", "ir.verify")
+    more = ("group.build", "emit.llvm", "schedule.search")
+    assert not found & {f"steelyard_kernels.{name}" for name in (*ours, *more)}
 
 
 def test_a_kept_plan_is_of_all_that_it_depends_on(kept, monkeypatch):

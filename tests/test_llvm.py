@@ -1,4 +1,5 @@
 import ctypes
+import dataclasses
 import re
 
 import pytest
@@ -19,6 +20,28 @@ def test_loaded_code_runs():
     """Text becomes object code, and object code an address to call."""
     code = llvm.assemble(ANSWER)
     assert call(llvm.link(code, ["answer"])["answer"]) == 42
+
+
+def test_our_own_texts_are_assembled_once_a_machine(tmp_path, monkeypatch):
+    """Another text, machine or build of LLVM is assembled anew."""
+    monkeypatch.setenv("STEELYARD_CACHE", str(tmp_path))
+    seen, assemble = [], llvm.assemble
+    monkeypatch.setattr(
+        llvm, "assemble", lambda text: seen.append(text) or assemble(text)
+    )
+    for _ in range(2):
+        assert call(llvm.own(ANSWER, ["answer"])["answer"]) == 42
+    assert len(seen) == 1
+    other = ANSWER.replace("42", "43")
+    assert call(llvm.own(other, ["answer"])["answer"]) == 43
+    host = dataclasses.replace(llvm.host(), features=frozenset())
+    with monkeypatch.context() as changed:
+        changed.setattr(llvm, "host", lambda: host)
+        llvm.own(ANSWER, ["answer"])
+    with monkeypatch.context() as changed:
+        changed.setattr("llvmlite.__version__", "0")
+        llvm.own(ANSWER, ["answer"])
+    assert len(seen) == 4
 
 
 def test_programs_with_the_same_entry_live_side_by_side():

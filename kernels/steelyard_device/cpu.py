@@ -335,8 +335,7 @@ class _Library:
 
 @Once
 def _library() -> _Library:
-    code = llvm.assemble(native.text(llvm.host()))
-    at = llvm.link(code, native.ENTRIES)
+    at = llvm.own(native.text(llvm.host()), native.ENTRIES)
     pointer, int64, int32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
     return _Library(
         launch_many=ctypes.CFUNCTYPE(None, pointer, int64, int32)(at["launch_many"]),
@@ -350,7 +349,7 @@ def _library() -> _Library:
 
 @Once
 def _probes() -> dict[str, Function]:
-    at = llvm.link(llvm.assemble(native.PROBES_TEXT), native.PROBES)
+    at = llvm.own(native.PROBES_TEXT, native.PROBES)
     return {name: Function(name, address) for name, address in at.items()}
 
 

@@ -22,7 +22,7 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -220,6 +220,21 @@ def default_directory(of: str = "") -> Path | None:
         return platformdirs.user_cache_path("steelyard").expanduser() / (of or "builds")
     except RuntimeError:  # neither HOME nor an entry of passwd
         return None
+
+
+def kept(of: str, named: str, make: Callable[[], bytes]) -> bytes:
+    """Return what is kept under all that it depends on, or else make it and keep it.
+
+    `of` is its folder; a damaged entry is made anew, and a folder that cannot be written
+    keeps nothing.
+    """
+    disk = Disk(default_directory(of))
+    key = blake2b(named.encode(), digest_size=16).hexdigest()
+    found = disk.get(key)
+    if found is None:
+        found = make()
+        disk.put(key, found)
+    return found
 
 
 def _header(key: str, payload: bytes, secret: bytes | None) -> bytes:

@@ -246,7 +246,7 @@ def _method() -> native_call.Method | None:
     text = "\n".join(parts).replace("{small}", str(dispatch_launch.SMALL))
     for name, address in constants.items():
         text = text.replace(f"{{{name}}}", f"inttoptr (i64 {address} to ptr)")
-    at = llvm.link(llvm.assemble(text), ["dispatch"])["dispatch"]
+    at = llvm.own(text, ["dispatch"])["dispatch"]
     return native_call.Method(b"kernel", at, _FAST, None)
 
 

@@ -10,12 +10,14 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 
+import llvmlite
 import llvmlite.binding as llvm
 
 from steelyard_device import threads
+from steelyard_device.disk import kept
 from steelyard_device.errors import LLVMError
 
 # llvmlite's own lock: a child of a fork in another thread's call would wait for it for ever.
@@ -74,6 +76,17 @@ def assemble(text: str, recorder: Recorder | None = None) -> bytes:
     code = _emitted(module)
     _told(recorder, "codegen", verified)
     return code
+
+
+def own(text: str, entries: Sequence[str]) -> dict[str, int]:
+    """Load one of our own texts, which every process needs; see `link`.
+
+    Its object code is kept by the text, this machine and LLVM's build.
+    """
+    where = replace(host(), features=frozenset()), sorted(host().features)
+    build = llvmlite.__version__, llvm.llvm_version_info
+    named = repr((text, where, build))
+    return link(kept("native", named, lambda: assemble(text)), entries)
 
 
 def _told(recorder: Recorder | None, phase: str, since: int) -> int:

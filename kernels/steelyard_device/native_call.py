@@ -60,7 +60,7 @@ class Method(ctypes.Structure):
 @Once
 def _method() -> Method:
     """Describe the builtin to Python, which keeps the address: one for the process."""
-    at = llvm.link(llvm.assemble(_TEXT), ["native_call"])["native_call"]
+    at = llvm.own(_TEXT, ["native_call"])["native_call"]
     return Method(b"native_call", at, _TAKES_ONE, None)
 
 

@@ -283,7 +283,7 @@ def _stop() -> int:
     """Return the address of the function that NVRTC asks whether to go on."""
     from steelyard_device import llvm
 
-    return llvm.link(llvm.assemble(_STOP), ["nvrtc_stop"])["nvrtc_stop"]
+    return llvm.own(_STOP, ["nvrtc_stop"])["nvrtc_stop"]
 
 
 def _stop_after(program: Any, seconds: float) -> ctypes.c_int64:

@@ -62,7 +62,7 @@ exit:
 @Once
 def function() -> cpu.Function:
     """Return what runs functions one after another; its first arguments are `table`'s."""
-    return cpu.load(llvm.assemble(_TEXT), "series")
+    return cpu.Function("series", llvm.own(_TEXT, ["series"])["series"])
 
 
 Step: TypeAlias = tuple[cpu.Function, int, int]

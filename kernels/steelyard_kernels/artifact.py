@@ -12,7 +12,6 @@ from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.plan.launches import Plan
 from steelyard_kernels.schedule.parameters import Slot
 from steelyard_kernels.schedule.schedule import Schedule
-from steelyard_kernels.schedule.strategies import strategy
 
 if TYPE_CHECKING:
     from steelyard_device.cpu import Function
@@ -78,6 +77,8 @@ class Artifact:
     @property
     def strategy(self) -> str:
         """The family of schedules."""
+        from steelyard_kernels.schedule.strategies import strategy  # few ask
+
         return "launches" if self.plan else strategy(self.program)
 
     @property

@@ -36,7 +36,6 @@ from steelyard_kernels.calling.dispatching import LINE, Recent
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify
-from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import CPU, device, parse
 from steelyard_kernels.trace import Signature, Spec, shape_of, signature, trace
@@ -111,6 +110,8 @@ class KernelFunction:
         self, *arrays: Array | Spec, target: str = CPU
     ) -> tuple[Schedule, ...]:
         """Return every legal schedule of one kernel worth trying."""
+        from steelyard_kernels.schedule import strategies  # a build may be kept
+
         program = simplify(self.program(*arrays))
         return strategies.candidates(program, device(parse(target)))
 

@@ -5,11 +5,10 @@ Every process that measures needs them, and starting NVRTC costs it 0.1 to 0.3 s
 
 from __future__ import annotations
 
-import hashlib
 from importlib import metadata
 
 from steelyard_device import nvrtc
-from steelyard_device.disk import Disk, default_directory
+from steelyard_device.disk import kept
 from steelyard_device.threads import Once
 
 
@@ -18,20 +17,13 @@ def cubin(text: str, arch: str) -> bytes:
     """Return the cubin of a CUDA C++ text, compiled where none is kept.
 
     It is known by text, arch and the version of NVRTC's package: asking NVRTC itself
-    would load it. A damaged file is compiled anew, and a folder that cannot be written
-    keeps nothing.
+    would load it.
 
     Raises:
         CompileError: NVRTC refuses the text.
     """
     named = repr((text, arch, _version()))
-    key = hashlib.blake2b(named.encode(), digest_size=16).hexdigest()
-    disk = Disk(default_directory("probes"))
-    kept = disk.get(key)
-    if kept is None:
-        kept = nvrtc.compile(text, arch).cubin
-        disk.put(key, kept)
-    return kept
+    return kept("probes", named, lambda: nvrtc.compile(text, arch).cubin)
 
 
 def _version() -> str:

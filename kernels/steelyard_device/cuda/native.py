@@ -73,7 +73,7 @@ left to do. A batch of graphs has the graph's handle for its entries.
 @Once
 def addresses() -> dict[str, int]:
     """Assemble the functions, on first use, and return where they are by name."""
-    return llvm.link(llvm.assemble(_TEXT), ENTRIES)
+    return llvm.own(_TEXT, ENTRIES)
 
 
 @Once

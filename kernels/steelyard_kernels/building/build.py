@@ -22,11 +22,9 @@ from steelyard_kernels.building.cache import LEVELS, compiled, keeps, recall, re
 from steelyard_kernels.errors import sentence
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify
-from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.plan.launches import Plan
 from steelyard_kernels.schedule.parameters import Lowered
 from steelyard_kernels.schedule.schedule import Schedule
-from steelyard_kernels.schedule.strategies import heuristic, is_one, lower
 from steelyard_kernels.targets import CPU, Target, device
 from steelyard_kernels.toolchains import toolchain
 
@@ -119,6 +117,8 @@ def is_tuned() -> bool:
 
 def plan_of(asked: Request) -> Plan | None:
     """Return the launches of a program; None where it is one kernel, as most are."""
+    from steelyard_kernels.schedule.strategies import is_one
+
     simple = simplify(asked.program)
     if is_one(simple):
         return None
@@ -168,6 +168,9 @@ def _recalled(asked: Request) -> tuple[str, Artifact | Failure | None]:
 
 def lowered(asked: Request) -> tuple[Schedule, Lowered]:
     """Go as far as verified loops under a schedule, or the heuristic's."""
+    from steelyard_kernels.ir.verify import verify  # not for what was kept
+    from steelyard_kernels.schedule.strategies import heuristic, lower
+
     run, where, aligned = asked.phases.run, device(asked.target), asked.aligned
     simple = run("simplify", lambda: simplify(asked.program))
     chosen = asked.schedule or run(

@@ -28,7 +28,6 @@ from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.plan.launches import Plan, placed
 from steelyard_kernels.schedule.schedule import Schedule
-from steelyard_kernels.schedule.strategies import explain
 from steelyard_kernels.targets import CPU, device, parse
 
 
@@ -87,6 +86,8 @@ def explained(program: Program, target: str) -> str:
 
     Of several launches also what each is for, and a table of each distinct kernel.
     """
+    from steelyard_kernels.schedule.strategies import explain
+
     where = parse(target)
     plan = plan_of(Request(program, None, where))
     if plan is None:
