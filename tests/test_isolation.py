@@ -249,7 +249,7 @@ def test_a_call_that_is_a_visible_part_is_doubted_and_stands_beside(desk):
 def test_threads_that_flush_are_not_the_works_processor_time(desk):
     """One thread used 2.37 processors on two cores."""
     (desk / "calls.py").write_text(CALLS)
-    how = ("--mode", "kernel/cold", "--blocks", "1", "--no-check")
+    how = ("--mode", "kernel/cold", "--blocks", "1", "--no-check", "--timeout", "600")
     measured("calls.py", *how, "-p", "of=once")
     with Store.open(str(desk / ".steelyard" / "steelyard.db")) as store:
         (trial,) = store.trials(store.find("@-1").uid)

@@ -159,7 +159,7 @@ def interrupt(server, url, how):
 @pytest.mark.parametrize("how", ["terminate", "restart"])
 def test_a_dropped_connection_loses_no_trial_of_a_run(server, url, desk, how):
     """It is made again, and the run goes through to its end."""
-    process = start("run", "small.py", "--blocks", "8", "--store", url)
+    process = start("run", "small.py", "--blocks", "4", "--store", url)
     with Store.open(url) as store:
         until(store, 3)
     interrupt(server, url, how)
@@ -170,7 +170,7 @@ def test_a_dropped_connection_loses_no_trial_of_a_run(server, url, desk, how):
         (only,) = store.runs()
         assert only.state == "finished"
         positions = [trial.position for trial in store.trials(only.uid)]
-    assert sorted(positions) == list(range(16))
+    assert sorted(positions) == list(range(8))
 
 
 def test_a_dropped_connection_loses_no_trial_of_a_gate(server, url, desk):
