@@ -135,6 +135,14 @@ def test_transposes_are_of_squares_unasked():
     assert not any(each.streaming for each in unaligned)
 
 
+def test_narrow_squares_ask_for_nothing_ahead():
+    """Their arrays' few rows are read in order anyway."""
+    made = kernel(lambda x: x.T)
+    thin, wide = (of_squares(made, np.empty((n, 500), "float32")) for n in (3, 64))
+    assert {each.prefetch for each in thin} == {0}
+    assert {each.prefetch for each in wide} == {256}
+
+
 def squares(lanes, *, axes=("i", "j"), wide=None):
     """Return a schedule of squares."""
     cuts = [Cut(axis, ((1, Place.CORE),)) for axis in axes]
