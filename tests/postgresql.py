@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -66,7 +67,12 @@ class Server:
     def _do(self, program, *words):
         line = [self._bin / program, *map(str, words)]
         subprocess.run(
-            line, cwd=self._folder, check=True, stdout=subprocess.DEVNULL, **self._as
+            line,
+            cwd=self._folder,
+            env=os.environ | {"PGCTLTIMEOUT": "600"},
+            check=True,
+            stdout=subprocess.DEVNULL,
+            **self._as,
         )
 
     def start(self):
@@ -122,9 +128,14 @@ class Server:
 
 
 def _free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    """Return one below those that connections get: it stays free while nobody listens."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    draw = random.SystemRandom()  # tests seed the other
+    while True:
+        port = draw.randrange(first // 2, first)
+        with socket.socket() as found, suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
 
 
 def serve():

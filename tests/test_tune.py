@@ -288,7 +288,7 @@ def test_a_tuning_that_is_killed_loses_no_trial(tmp_path, file):
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 600
     while not (stored := _stored(store)) and time.monotonic() < deadline:
         time.sleep(0.2)
     begun.send_signal(signal.SIGKILL)
