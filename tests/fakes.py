@@ -8,12 +8,18 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
-from steelyard import Case, benchmark
+from steelyard import Builder, Case, benchmark
+from steelyard.declare.handles import Call
+from steelyard.declare.settings import Settings
 from steelyard.prepare.buffers import Buffers
 from steelyard.process import wire
+
+QUICK = Settings(precision=0.5, budget=0.01)
+"""Settled at the first look, or given up soon after."""
 
 
 @dataclass
@@ -32,6 +38,14 @@ class FakeClock:
 def case_of(body: Callable[..., Any]) -> Case:
     """Return the one case of a benchmark without axes."""
     return benchmark(body).cases()[0]
+
+
+def negate(b: Builder) -> Call:
+    """Negate an array with NumPy."""
+    x = b.input(1000)
+    y = b.output(1000)
+    b.check(np.negative, x)
+    return b.launch(np.negative, x, out=y)
 
 
 def prepared(body: Callable[..., Any], seed: int = 0, **files: str) -> tuple[Any, ...]:

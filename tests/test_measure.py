@@ -8,20 +8,16 @@ from time import monotonic_ns
 
 import numpy as np
 import pytest
-from fakes import case_of
+from fakes import QUICK, case_of, negate
 
 from steelyard import BenchmarkError, benchmark
 from steelyard.analyse.doubts import Doubt
 from steelyard.declare.mode import BUILDS, CACHES, parse
-from steelyard.declare.settings import Settings
 from steelyard.measure import cold, stream
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.one_case import failed, measure_case
 from steelyard.measure.prepared import PreparedCase
 from steelyard_device import cpu, llvm
-
-QUICK = Settings(precision=0.5, budget=0.01)
-"""Settled at the first look, or given up soon after."""
 
 SHIFT = """
 define void @shift(ptr noalias %args, ptr %ticket, i32 %index, i32 %count) {
@@ -70,14 +66,6 @@ def measured(body, mode, scale, settings=QUICK, **turn):
     return measure_case(
         PreparedCase(case, settings), parse(mode), scale, settings, **turn
     )
-
-
-def negate(b):
-    """Negate an array with NumPy."""
-    x = b.input(1000)
-    y = b.output(1000)
-    b.check(np.negative, x)
-    return b.launch(np.negative, x, out=y)
 
 
 def shift(b):
@@ -427,11 +415,11 @@ def test_work_for_another_machine_has_no_launch_to_measure(scale):
 
 def test_a_case_that_could_not_be_measured_has_a_trial_too():
     """It says where the case stands."""
-    case = case_of(negate)
-    trial = failed(case, parse("kernel/cold"), "negate: no", block=1, position=2)
+    case = case_of(turn)
+    trial = failed(case, parse("kernel/cold"), "turn: no", block=1, position=2)
     assert (trial.case, trial.error, trial.block, trial.position) == (
-        "negate",
-        "negate: no",
+        "turn",
+        "turn: no",
         1,
         2,
     )

@@ -1,9 +1,8 @@
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from fake_gpu import FakeClock, Machine
-from fakes import case_of
+from fakes import QUICK, case_of, negate
 
 from steelyard.declare.mode import parse
 from steelyard.declare.settings import Settings
@@ -16,8 +15,6 @@ from steelyard.prepare import work
 from steelyard.store.codec import pack, unpack
 from steelyard_device import cuda
 from steelyard_device.cuda import activity
-
-QUICK = Settings(precision=0.5, budget=0.01)
 
 
 class Launched:
@@ -79,14 +76,6 @@ class Rig:
     def measure(self, mode, settings=QUICK):
         """Return the trial."""
         return measure_case(self.prepared, parse(mode), self.scale, settings)
-
-
-def negate(b):
-    """Negate an array."""
-    x = b.input(1000)
-    y = b.output(1000)
-    b.check(np.negative, x)
-    return b.launch(np.negative, x, out=y)
 
 
 @pytest.mark.parametrize("mode", ["kernel/cold", "kernel/warm"])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -232,13 +232,7 @@ def points(
     kernels = list(dict.fromkeys(one for name in kernels for one in _expanded(name)))
     found = {name: find(name) for name in kernels}
     own = {name: _axes(name, one, arrays) for name, one in found.items()}
-    known = dict.fromkeys(axis for names in own.values() for axis in names)
-    for axis in axes:
-        if axis not in known:
-            raise KernelError(
-                f"-p {axis}: no kernel named here has this axis, expected one of "
-                f"{', '.join(known) or 'none'}; arrays are given by --arg."
-            )
+    _require_known(axes, dict.fromkeys(itertools.chain.from_iterable(own.values())))
     made = [
         Point(name, tuple(place.items()), arrays_, str(target), schedule, registers)
         for name, one in found.items()
@@ -258,6 +252,15 @@ def points(
         for path in libraries
     )
     return list(dict.fromkeys(every))
+
+
+def _require_known(axes: Collection[str], known: Collection[str]) -> None:
+    for axis in axes:
+        if axis not in known:
+            raise KernelError(
+                f"-p {axis}: no kernel named here has this axis, expected one of "
+                f"{', '.join(known) or 'none'}; arrays are given by --arg."
+            )
 
 
 def _expanded(name: str) -> Sequence[str]:
