@@ -127,22 +127,16 @@ def literal(graph: Graph, value: Any) -> Value:
         scalar: np.generic = value[()]
         return scalar
     every = value.reshape(-1)
-    if not value.size:
-        return nothing(graph, value.shape, element(value.dtype))
-    if (every == every[0]).all():
-        return xp.broadcast_to(known(graph, every[0]), value.shape)
+    if (every == every[:1]).all():  # as of no elements
+        number = every[0] if value.size else value.dtype.type(0)
+        return xp.broadcast_to(known(graph, number), value.shape)
     if value.size > SMALL:
         raise KernelError(
             f"holds an array of shape {value.shape}, of which at most {SMALL} different "
             "elements are supported; pass it as an argument instead"
         )
     parts = [reshape(known(graph, each), (1,)) for each in every]
-    return reshape(joined(parts, 0), value.shape)
-
-
-def nothing(graph: Graph, shape: Shape, dtype: DType) -> Array:
-    """Return an array without elements."""
-    return xp.broadcast_to(constant(graph, 0, dtype), shape)
+    return reshape(xp.concat(parts), value.shape)
 
 
 def array(graph: Graph, value: Value) -> Array:
@@ -152,19 +146,6 @@ def array(graph: Graph, value: Value) -> Array:
     if isinstance(value, Stack):
         return xp.stack(value.parts, -1)
     return value
-
-
-def joined(parts: Sequence[Array], axis: int) -> Array:
-    """Return arrays with one element along `axis` put together along it."""
-    graph, shape = parts[0].graph, list(parts[0].shape)
-    shape[axis] = len(parts)
-    place = reshape(
-        arange(graph, len(parts)), (len(parts), *(1 for _ in shape[axis + 1 :]))
-    )
-    whole = parts[-1]
-    for number in reversed(range(len(parts) - 1)):
-        whole = xp.where(place <= number, parts[number], whole)
-    return xp.broadcast_to(whole, tuple(shape))
 
 
 def words(value: Value) -> tuple[Array, Array]:
