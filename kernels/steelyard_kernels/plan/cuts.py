@@ -9,8 +9,9 @@ but for factors of tensor cores, which multiply what lies in memory alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import prod
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from steelyard_kernels.dtypes import HALVES
@@ -34,6 +35,7 @@ from steelyard_kernels.nest.axes import source, stored
 MOVED: Final = -1  # beside reductions: their values are read at other places
 WALKS: Final = (Reduce, Dot, Along)
 """Nodes that walk their operands: what a kernel should compute once."""
+NOTHING: Final[Mapping[int, str]] = MappingProxyType({})
 Needs: TypeAlias = frozenset[int]
 
 
@@ -112,14 +114,24 @@ def _plain(shape: Shape) -> list[int]:
 
 
 class Cuts:
-    """The stored values of a program: `reasons` says of each, by number, why."""
+    """The stored values of a program: `reasons` says of each, by number, why.
 
-    def __init__(self, program: Program, *, tensor_cores: bool = False) -> None:
+    `first` are some that are known to be stored. `late` are those that were found behind
+    values that are made of them: known before, they may spare these.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        first: Mapping[int, str] = NOTHING,
+        *,
+        tensor_cores: bool = False,
+    ) -> None:
         self.program = program
         self.tensor_cores = tensor_cores
         self.nodes = {node.number: node for node in program.nodes}
-        self.reasons: dict[int, str] = {}
-        self._needs: dict[int, Needs] = {}
+        self.reasons, self.late = dict(first), dict[int, str]()
+        self._needs: dict[int, Needs] = {n: frozenset({n}) for n in first}
         self._multiplied = {  # which belong to the sums of them
             _multiplied(node).number
             for node in program.nodes
@@ -213,6 +225,8 @@ class Cuts:
         new = [node for node in nodes if node.number not in self.reasons]
         if not new:
             return
+        made = frozenset[int]().union(*[self._needs[n] for n in self.reasons])
+        self.late |= {n.number: why for n in new if n.number in made}
         self.reasons |= dict.fromkeys([node.number for node in new], why)
         first = min(node.number for node in new)
         for node in self.program.nodes:

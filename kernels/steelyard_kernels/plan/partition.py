@@ -36,7 +36,11 @@ def partition(program: Program, device: Machine | Gpu) -> Plan | None:
     """Return the launches of a simplified program; None if it is one kernel."""
     whole, program = program, in_chunks(program, device)
     tensor_cores = isinstance(device, Gpu) and bool(device.cores)
-    groups = Groups(Cuts(program, tensor_cores=tensor_cores), device)
+    cuts, first = Cuts(program, tensor_cores=tensor_cores), dict[int, str]()
+    while cuts.late:
+        first |= cuts.late
+        cuts = Cuts(program, first, tensor_cores=tensor_cores)
+    groups = Groups(cuts, device)
     plan = _Planned(program, groups).plan()
     if len(plan.launches) == 1:
         return None
