@@ -143,6 +143,14 @@ def test_narrow_squares_ask_for_nothing_ahead():
     assert {each.prefetch for each in wide} == {256}
 
 
+def test_tiles_of_short_columns_are_worth_handing_to_a_core():
+    """Both take many rows at a time; a row for each would be one claim in 18 elements."""
+    made = kernel(lambda x: x.T)
+    chosen = strategies.heuristic(made.program(((1000000, 3), "float32")), machine())
+    assert chosen.threads == 0
+    assert chosen.cuts[-1].size >= 1000
+
+
 def squares(lanes, *, axes=("i", "j"), wide=None):
     """Return a schedule of squares."""
     cuts = [Cut(axis, ((1, Place.CORE),)) for axis in axes]

@@ -108,8 +108,8 @@ class _Lowering:
 
     @property
     def beside(self) -> int:
-        """How many squares lie side by side along the last axis."""
-        return self.schedule.cuts[-1].at(Place.REGISTER)
+        """How many squares of a tile lie side by side along the last axis."""
+        return self.schedule.cuts[-1].size // self.lanes
 
     @property
     def group(self) -> int:

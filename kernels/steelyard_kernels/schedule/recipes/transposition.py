@@ -25,6 +25,7 @@ THREADS: Final = (64, 128, 256, 512)
 # of less than half a line ask for nothing: of 3 x 1,000,000 they took half the time so.
 BESIDE: Final = (3, 1)
 SHARES: Final = 4
+TILE: Final = 4096  # elements of a tile at least: columns may be short
 AHEAD: Final = 256
 # Of a square: 64 bytes a row are a whole line, in twice the build time of 32, and 4096 x
 # 4096 int8 took a third of the time. What stays in cache is written by any vectors.
@@ -41,8 +42,8 @@ def on_cpu(nest: Nest, machine: Machine, *, aligned: bool) -> Iterator[Schedule]
     of = transposed_of(nest)
     if of is None:
         return
-    most = SMALL_LANES if traffic(nest.program).resident else MOST_LANES
-    full = min(machine.lanes(of.element), most)
+    widest = SMALL_LANES if traffic(nest.program).resident else MOST_LANES
+    full = min(machine.lanes(of.element), widest)
     last = nest.extents[-1]
     joined = last < full * BESIDE[0] and last % full > 0 and joins(nest, of)
     row = nest.axes[-1 - joined :]
@@ -53,10 +54,12 @@ def on_cpu(nest: Nest, machine: Machine, *, aligned: bool) -> Iterator[Schedule]
         squares = -(-down // lanes)
         strips = -(-prod(nest.extents) // (down * lanes * beside))
         parts = max(1, min(squares, machine.threads * SHARES // max(1, strips)))
+        most = strips // (machine.threads * SHARES)
+        turns = max(1, min(TILE // (down * lanes * beside), most))
         wide = (lanes, Place.VECTOR)
         cuts = [Cut(axis, ((1, place),)) for axis in nest.axes[: -len(row)]]
         cuts[of.axis] = Cut(NAMES[of.axis], (wide, (-(-squares // parts), place)))
-        cuts.append(Cut(row, (wide, (beside, Place.REGISTER), (1, place))))
+        cuts.append(Cut(row, (wide, (beside, Place.REGISTER), (turns, place))))
         schedule = Schedule(tuple(cuts), False, ahead, keep=Place.REGISTER)
         whole = stores_aligned(nest, schedule) == LINE
         for streaming in (True, False) if whole else (False,):
