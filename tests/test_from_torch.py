@@ -50,11 +50,7 @@ def test_the_oracle_agrees_with_pytorch(name):
         close(one, other)
 
 
-IN_REGISTERS = {"bert", "convolved"}
-"""What is small enough to be one kernel in registers: minutes to compile, or too much."""
-
-
-@pytest.mark.parametrize("name", sorted(CASES.keys() - IN_REGISTERS))
+@pytest.mark.parametrize("name", CASES)
 def test_a_compiled_kernel_agrees_with_pytorch(name):
     """Operations, and whole models of several launches."""
     case = CASES[name]
