@@ -82,6 +82,25 @@ def test_what_is_computed_of_squares_is_computed_along_the_last_axis(shape):
         np.testing.assert_allclose(found, exact, rtol=2.0**-22, atol=2.0**-22)
 
 
+@pytest.mark.parametrize("n", [2, 5, 16, 33])
+def test_what_lies_in_order_along_neither_axis_of_a_square_is_read_alone(n):
+    """As one factor of the products of all pairs of columns does."""
+
+    @kernel
+    def pairs(x):
+        return xp.expand_dims(x.T, axis=1) * x.T
+
+    @kernel
+    def turned(x, y):
+        return x.T + y[:, ::-1]
+
+    x = np.random.default_rng(4).standard_normal((n, n + 1))
+    assert not of_squares(pairs, x)
+    assert np.array_equal(pairs(x), x.T[:, None] * x.T)
+    y = np.random.default_rng(5).standard_normal((n + 1, n))
+    assert np.array_equal(turned(x, y), x.T + y[:, ::-1])
+
+
 @kernel
 def added(x, y):
     """Add what lies otherwise to an array in place."""

@@ -26,6 +26,7 @@ from math import prod
 from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.nest.axes import NAMES, Nest, Value
 from steelyard_kernels.schedule.gpu import WARP
+from steelyard_kernels.schedule.order import in_order
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
 BANKS_BYTES = 128  # of shared memory, a word of 4 bytes each: what a warp has at once
@@ -220,6 +221,11 @@ def squares_problem(nest: Nest, schedule: Schedule) -> str:
         return (
             "keeps squares in registers, but every array lies in order along the last "
             "axis; leave keep-r out"
+        )
+    if not in_order(nest, last, [v for v in nest.values if v not in of.values]):
+        return (
+            f"keeps squares of {NAMES[of.axis]} and {NAMES[last]} in registers, but other "
+            f"arrays do not lie in order along {NAMES[last]}; leave keep-r out"
         )
     *others, near = schedule.cuts
     far = schedule.cuts[of.axis] if of.axis < len(others) else near
