@@ -8,8 +8,9 @@
     work = triad.bind(a, b, out=c)       # checked and packed, for many launches
     built = triad.build(a, b)            # Artifact or Failure, by shapes and dtypes
 
-Arrays are NumPy's, of its dtypes and `ml_dtypes`'. Where they lie on a GPU
-(`cuda.Buffer`, PyTorch's, anyone's with `__cuda_array_interface__`) it runs there.
+Arrays are NumPy's, of its dtypes and `ml_dtypes`', and of any strides (see `strides`).
+Where they lie on a GPU (`cuda.Buffer`, PyTorch's, anyone's with
+`__cuda_array_interface__`) it runs there, on contiguous ones.
 
 Builds are remembered by shapes, dtypes, schedule, target and alignment; the lookup is
 done before anything is traced. Behind it lie the caches of `cache`.
@@ -29,6 +30,7 @@ from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building.cache import levels_of
 from steelyard_kernels.building.programs import build, explained
 from steelyard_kernels.calling import bind as binding
+from steelyard_kernels.calling import strides
 from steelyard_kernels.calling.bind import Array, Outputs, Result
 from steelyard_kernels.calling.convention import Convention, convention_of
 from steelyard_kernels.calling.cpu_bind import CpuKernel, launch_of
@@ -230,6 +232,8 @@ class KernelFunction:
                 return done
         if arrays and type(arrays[0]) is not np.ndarray and binding.on_gpu(arrays[0]):
             return self._on_gpus().call(arrays, out, scalars)
+        if strides.are_there(arrays, out):
+            return strides.called(self, arrays, out, scalars)
         convention, every, slots = self._packed(arrays, out, None, scalars)
         launch = launch_of(convention.built, slots)
         with span(self._launching):
@@ -283,13 +287,10 @@ class KernelFunction:
         scalars: dict[str, float],
     ) -> tuple[Convention, Sequence[Array], list[int]]:
         """Check the arguments; return the convention, all its arrays and its slots' words."""
-        name = self.name
         for parameter, array in zip(self.signature.arrays, arrays, strict=False):
-            binding.check_array(name, parameter, array)
+            binding.check_array(self.name, parameter, array)
         convention = self._convention(arrays, schedule, CPU, aligned=True)
-        for number in convention.updated:
-            writeable = arrays[number].flags.writeable
-            binding.check_writeable(name, convention.names[number], writeable=writeable)
+        binding.check_updated(convention, arrays)
         every = [*arrays, *binding.outputs_of(convention, out)]
         addresses = [binding.address(array) for array in every]
         if convention.streams and any(
@@ -334,7 +335,7 @@ class KernelFunction:
                 shape, dtype = shape_of(self.name, name, array[0]), array[1]
                 specs.append((shape, binding.element_type(self.name, name, dtype)))
             else:
-                binding.check_array(self.name, name, array)
+                binding.check_host(self.name, name, array)
                 element = binding.element_type(self.name, name, array.dtype)
                 specs.append((array.shape, element))
         return specs

@@ -64,10 +64,16 @@ def on_gpu(array: object) -> bool:
 
 def check_array(kernel: str, name: str, array: object) -> None:
     """Raise KernelError for what is no C-contiguous NumPy array."""
-    if not isinstance(array, np.ndarray):
-        raise _no_array(kernel, name, array)
+    check_host(kernel, name, array)
+    assert isinstance(array, np.ndarray)
     if not array.flags.c_contiguous:
         raise discontiguous(kernel, name, array.shape, array.strides)
+
+
+def check_host(kernel: str, name: str, array: object) -> None:
+    """Raise KernelError for what is no NumPy array, or a masked one."""
+    if not isinstance(array, np.ndarray):
+        raise _no_array(kernel, name, array)
     if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
         raise KernelError(
             f"{kernel}: {name} is a masked array, whose mask no kernel reads; pass "
@@ -219,6 +225,13 @@ def check_writeable(kernel: str, name: str, *, writeable: bool) -> None:
             f"{kernel}: output {name} is read-only, expected an array that can be "
             "written; pass a copy."
         )
+
+
+def check_updated(convention: Convention, arrays: Sequence[Array]) -> None:
+    """Raise KernelError for a read-only array that would be updated in place."""
+    for number in convention.updated:
+        name, writeable = convention.names[number], arrays[number].flags.writeable
+        check_writeable(convention.built.program.name, name, writeable=writeable)
 
 
 def defaults_of(signature: Signature) -> dict[str, float] | None:

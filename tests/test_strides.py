@@ -1,0 +1,124 @@
+"""Calls take arrays of any strides, in and out, and NumPy's scalars."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard_kernels import array as xp
+from steelyard_kernels.errors import KernelError
+from steelyard_kernels.function import kernel
+
+RNG = np.random.default_rng(11)
+
+
+@kernel
+def mixed(a, b):
+    """Read both."""
+    return 2 * a + xp.abs(b)
+
+
+@kernel
+def both(a):
+    """Give two results."""
+    return a + 1, a - 1
+
+
+@kernel
+def stepped(a, b):
+    """Update the first, and add it up."""
+    return {"a": a + b, "sums": xp.sum(a, axis=0)}
+
+
+@kernel
+def chain(x, w):
+    """Multiply twice, in several launches."""
+    y = x @ w
+    return (y - xp.mean(y, axis=-1, keepdims=True)) @ w
+
+
+def view(order, steps):
+    """Return an array of shape 3 x 4 x 5 whose axes lie in an order, walked by steps."""
+    lengths = [
+        (3, 4, 5)[axis] * abs(step) for axis, step in zip(order, steps, strict=True)
+    ]
+    array = RNG.integers(-9, 9, lengths).astype("float32")
+    array = array[tuple(slice(None, None, step) for step in steps)]
+    return array.transpose(np.argsort(order))
+
+
+steps = st.sampled_from([1, 2, -1, -3])
+views = st.builds(view, st.permutations([0, 1, 2]), st.tuples(steps, steps, steps))
+
+
+@given(a=views, b=views, out=views)
+def test_a_call_takes_and_fills_arrays_of_any_strides(a, b, out):
+    """The result is `out` itself; the third call is native where all are contiguous."""
+    for _ in range(3):
+        assert mixed(a, b, out=out) is out
+        np.testing.assert_array_equal(out, 2 * a + np.abs(b))
+        np.testing.assert_array_equal(mixed(a, b), 2 * a + np.abs(b))
+
+
+@given(a=views, b=views)
+def test_a_call_updates_an_array_of_any_strides_in_place(a, b):
+    """What lies between its elements stays as it was."""
+    base = a.base if a.base is not None else a
+    around, wanted, sums = base.copy(), a + b, a.sum(axis=0)
+    first = a.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    np.ndarray(a.shape, a.dtype, around, first, a.strides)[...] = wanted
+    done = stepped(a, b)
+    assert done["a"] is a
+    np.testing.assert_array_equal(done["sums"], sums)
+    np.testing.assert_array_equal(base, around)
+
+
+def test_programs_of_several_launches_take_them_too():
+    """Their products read rows."""
+    x, w = RNG.random((48, 24)).T, RNG.random((48, 48))[::-1]
+    np.testing.assert_allclose(chain(x, w), chain(x.copy(), w.copy()), rtol=0)
+
+
+def test_broadcast_empty_and_scalar_arrays_are_taken():
+    """A scalar of NumPy's is an array without axes."""
+    a = np.broadcast_to(np.float32(3), (4, 2))
+    assert mixed(a, np.float32(-1)).tolist() == [[7.0, 7.0]] * 4
+    assert mixed(a[::2, :0], a[::2, :0]).shape == (2, 0)
+    assert mixed(np.float64(1), np.float64(2)) == 4.0
+
+
+def test_an_output_may_be_a_view_of_an_input():
+    """The input is copied before it is written."""
+    x = np.arange(9.0).reshape(3, 3)
+    wanted = (2 * x + x).T
+    mixed(x, x, out=x.T)
+    np.testing.assert_array_equal(x, wanted)
+
+
+def test_outputs_that_share_memory_are_left_as_they_were():
+    """Nobody can tell which of them would be kept."""
+    memory = np.zeros((4, 4))
+    with pytest.raises(KernelError, match="two outputs share memory"):
+        both(np.ones((2, 4)), out=(memory[::2], memory[2::-2]))
+    assert not memory.any()
+
+
+def test_read_only_and_masked_arrays_are_refused_as_before():
+    """A copy changes nothing of what may be written."""
+    a = np.ones((4, 3)).T
+    a.flags.writeable = False
+    assert mixed(a, a).tolist() == [[3.0] * 4] * 3
+    with pytest.raises(KernelError, match="read-only"):
+        stepped(a, a)
+    with pytest.raises(KernelError, match="read-only"):
+        mixed(a, a, out=a)
+    with pytest.raises(KernelError, match="masked array"):
+        mixed(np.ma.masked_array(np.ones((3, 4))).T, a)
+
+
+def test_what_is_bound_is_contiguous_and_what_is_built_need_not_be():
+    """A launch that is timed copies nothing."""
+    a = np.ones((4, 3)).T
+    with pytest.raises(KernelError, match="expected a C-contiguous array"):
+        mixed.bind(a, a)
+    assert mixed.build(a, a) is mixed.build(a.copy(), a.copy())
