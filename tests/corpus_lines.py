@@ -88,6 +88,17 @@ LINES = [
         "40,7",
     ),
     Row(
+        "running sum's gradient at padding",
+        grad(lambda x: xp.sum(xp.cumulative_sum(xp.pad(x, [(2, 1)]), axis=0))),
+        "1; 2",
+        "float32 float64",
+    ),
+    Row(
+        "running along columns beside sums of rows",
+        lambda x, c: (c + xp.sum(x, axis=2, keepdims=True), xp.cumulative_sum(c)),
+        "8,1,8 8; 5,3,33 33",
+    ),
+    Row(
         "running in place",
         lambda x: {"x": xp.cumulative_sum(x, axis=1)},
         "5,33",

@@ -141,7 +141,7 @@ class Emitter(Values):
                 self.emit(columns.values, self.every())
             return ()
 
-        self.walk(len(self.axes) - 1, body)
+        self.carrying(len(self.axes) - 1, columns.values, body)
 
     def inside(self, depth: int = 1) -> None:
         """Emit what is inside of so many open loops, and the next of them."""

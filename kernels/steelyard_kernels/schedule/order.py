@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from steelyard_kernels.expression.expr import Along
 from steelyard_kernels.nest.axes import Nest, Value
 
 
 def in_order(nest: Nest, axis: int, values: Iterable[Value] | None = None) -> bool:
     """Say whether arrays lie in order along an axis, or do not vary with it.
 
-    These are a nest's outputs, and all that it reads or those among some values.
+    These are a nest's outputs, and all that it reads or those among some values. A line
+    that is walked backwards is stored so, whatever it reads.
     """
     read = nest.values if values is None else values
     arrays = [v for v in read if v.source is not None and axis in v.axes]
     offsets = [v.offset for v in arrays]
     if values is None or axis == len(nest.extents) - 1:
         offsets += [o.offset for o in nest.outputs]
+    backwards = any(
+        isinstance(v.node, Along) and v.node.reverse and axis in v.over for v in read
+    )
     computed = any(axis in w.axes for v in arrays for w in v.args.values())
     return (
-        not computed
+        not (computed or backwards)
         and all(offset.step(axis) in {0, 1} for offset in offsets)
         and not any(axis in index.axes for value in read for index, _ in value.guards)
     )
