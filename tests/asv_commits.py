@@ -72,7 +72,7 @@ shutil.copy(Path(sys.argv[1]) / "measured.py", here)
 def make(folder: Path, change: float, count: int = COUNT, rounds: int = 8) -> list[str]:
     """Make the repository; return its commits, the slower ones from `PLANTED` on."""
     (folder / "suites").mkdir(parents=True)
-    paths = [ROOT / "harness", ROOT / "kernels", *site.getsitepackages()]
+    paths = [ROOT / "harness", ROOT / "kernels", ROOT / "rim", *site.getsitepackages()]
     files = {
         "suites/__init__.py": "",
         "suites/work.py": SUITE,

@@ -12,7 +12,7 @@ SOURCES = {
     "steelyard_device": ROOT / "kernels" / "steelyard_device",
     "steelyard_kernels": ROOT / "kernels" / "steelyard_kernels",
     "steelyard": ROOT / "harness" / "steelyard",
-    "steelyard_lock": ROOT / "kernels" / "steelyard_lock",
+    "steelyard_lock": ROOT / "rim" / "steelyard_lock",
 }
 MAY_IMPORT = {
     "steelyard_device": {"steelyard_device"},
