@@ -180,3 +180,25 @@ def test_a_chain_is_memory_too():
     i = np.array([2, 0, 5, -1])
     seen = reference.evaluate(made, [A, i])["out"]
     np.testing.assert_array_equal(seen, A[np.arange(4), np.clip(i, 0, 2)])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_places_in_slices_are_wider_than_the_index(dtype):
+    """Its steps and its start may lie beyond what the index's dtype holds."""
+    x = np.random.default_rng(5).standard_normal((600, 2))
+    index = np.asarray(100, dtype)
+
+    @kernel
+    def parts(x, index):
+        y = x * 2.0
+        return y[::3][index], y[::-1][index], y[400:][index]
+
+    y = x * 2.0
+    for found, expected in zip(parts(x, index), (y[300], y[499], y[500]), strict=True):
+        assert np.array_equal(found, expected)
+
+
+def test_a_row_of_one_number_shown_many_times_is_that_number():
+    """As a row of an outer product's row is."""
+    made = kernel(lambda a: xp.einsum("a,b->ab", xp.diff(a[0]), a[1])[0][-2])
+    assert np.isclose(made(A), (A[0, 1] - A[0, 0]) * A[1, -2])

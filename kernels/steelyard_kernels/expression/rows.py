@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from steelyard_kernels.dtypes import float64
+from steelyard_kernels.dtypes import float64, int32
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import (
     Apply,
@@ -46,6 +46,8 @@ def row(graph: Graph, node: Node, index: Node) -> Node:
             f"{graph.kernel}: a value of shape () has no rows; index an array of one "
             "axis or more."
         )
+    if index.dtype.bytes < int32.bytes and not isinstance(index, Constant):
+        index = graph.cast(index, int32)  # steps and starts of slices are beyond it
     for below in _through(node):  # from the leaves on: none needs recursion
         _row(graph, below, index)
     found = _row(graph, node, index)
@@ -203,6 +205,8 @@ def _of_split(graph: Graph, arg: Node, shape: Shape, index: Node) -> Node | None
 def _of_view(graph: Graph, node: Node, index: Node) -> Node | None:
     """Return the row of a view whose first axis is a slice of its array's."""
     assert isinstance(node, View)
+    if not node.index:
+        return graph.view(node.arg, (), node.shape[1:])
     first, *others = node.index
     step = first.step(0) if first.axes == {0} else None
     low, high = first.bounds(node.shape)
