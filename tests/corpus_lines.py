@@ -149,6 +149,14 @@ LINES = [
         "5,33",
     ),
     Row(
+        "diagonal of running sums",
+        lambda x: (
+            xp.diagonal(xp.cumulative_sum(x, axis=1), offset=-1),
+            xp.diagonal(xp.cumulative_sum(x, axis=0), offset=1),
+        ),
+        "7,7; 9,4",
+    ),
+    Row(
         "running sum's gradient",
         grad(lambda x: xp.sum(xp.square(xp.cumulative_sum(x, axis=1)))),
         "5,9",

@@ -220,7 +220,7 @@ class _Asked:
         along = read_along(node, use.place, self.extents)
         if along is None:
             return None
-        outer = varies(use.place) - {along}
+        outer = varies((*use.place[: node.axis], *use.place[node.axis + 1 :]))
         alone = (
             outer or along >= len(self.full) or prod(self.full) == self.extents[along]
         )
