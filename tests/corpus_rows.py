@@ -486,5 +486,10 @@ ROWS = [
     Row(
         "lost axis", lambda x: (xp.sum(x, -1), xp.max(x, -1) * 2.0), "3,4,5; 5; 2,3,40"
     ),
+    Row(
+        "product of no rows beside others",
+        lambda x, y: (xp.diff(x, axis=0) @ xp.diff(x, axis=0).T, xp.roll(y, 6) * y),
+        "1,3 31",
+    ),
     Row("empty rows", lambda x: xp.sum(x, axis=-1), "3,0; 0,3; 0,0"),
 ]

@@ -147,6 +147,13 @@ def padded(x, w):
     return xp.pad(x, ((1, 2), (3, 0))) @ xp.pad(w, ((2, 1), (0, 5)))
 
 
+@kernel
+def pairs_of_rows(x):
+    """Multiply by products, a factor of which each row of columns has one of."""
+    x = xp.roll(x, 1, axis=1)
+    return xp.tensordot(x, xp.einsum("ab,ac->abc", x, x), axes=([1], [1]))
+
+
 def normal(*shapes):
     """Return normal numbers of some shapes."""
     rng = np.random.default_rng(11)
@@ -174,6 +181,11 @@ OTHERS = [
         padded,
         ((30, 37), (37, 50)),
         lambda x, w: np.pad(x, ((1, 2), (3, 0))) @ np.pad(w, ((2, 1), (0, 5))),
+    ),
+    (
+        pairs_of_rows,
+        ((64, 3),),
+        lambda x: np.einsum("ab,cb,cd->acd", *[np.roll(x, 1, axis=1)] * 3),
     ),
 ]
 

@@ -208,7 +208,9 @@ class Values(Loops):
             start = b.number(b.at("add", start, begin))
         else:
             buffer = self.args.inputs[of.index]
-        mask = self.mask(self.loops[value.number], at)
+        # What varies with a vector's rows alone is read for its first lane, which exists.
+        own = [k for k in self.loops[value.number] if self.open[k].lanes in {1, lanes}]
+        mask = self.mask(own, at)
         mask = mask and b.splat(mask, lanes)
         if value.guards:
             inside = self.guard(value.guards, at, lanes)

@@ -23,7 +23,7 @@ class Products(Registers):
     def product(self, a: Tensor, b: Tensor, shape: Shape) -> Tensor:
         """Emit the sums of products, along lanes or across them."""
         inner = b.shape[0]
-        if inner == 0:
+        if inner == 0 or 0 in shape:
             zero = const(0, (*a.vectors, *b.vectors, const(0, float32))[0].type.dtype)
             return Tensor(shape, (zero,), same=True)
         wholly = not (a.same and b.same)
