@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import fleet_leases
 import postgresql
 import pytest
 import shell
@@ -210,6 +211,13 @@ def test_of_many_that_claim_at_once_one_gets_it(url):
         one.join()
     assert len(got) == 2
     assert len({job for job, _ in got}) == len({box for _, box in got}) == 2
+
+
+def test_leases_of_a_machine_and_of_its_parts_never_overlap(url):
+    """Of two fleets whose holders claim at random."""
+    opened(url)
+    found = fleet_leases.done(url, 60)
+    assert (found["done"], found["overlapping"]) == (60, [])
 
 
 class Machines:
