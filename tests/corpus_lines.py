@@ -149,6 +149,12 @@ LINES = [
         "5,33",
     ),
     Row(
+        "running beside repeats",
+        lambda x: xp.repeat(xp.cumulative_sum(x, axis=0), 3, axis=1),
+        "5,1; 40,1",
+    ),
+    Row("part of a running sum", lambda x: xp.cumulative_sum(x)[1:5], "5; 9"),
+    Row(
         "diagonal of running sums",
         lambda x: (
             xp.diagonal(xp.cumulative_sum(x, axis=1), offset=-1),

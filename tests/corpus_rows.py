@@ -491,5 +491,15 @@ ROWS = [
         lambda x, y: (xp.diff(x, axis=0) @ xp.diff(x, axis=0).T, xp.roll(y, 6) * y),
         "1,3 31",
     ),
+    Row(
+        "sums of repeated rows",
+        lambda x, v: v @ xp.repeat(x, 3, axis=0).T,
+        "7,9 9; 3,130 130; 3,129 129",
+    ),
+    Row(
+        "repeated mean of one row",
+        lambda x: xp.repeat(xp.sum(xp.mean(x, axis=1, keepdims=True), axis=1), 3),
+        "1,3; 1,40",
+    ),
     Row("empty rows", lambda x: xp.sum(x, axis=-1), "3,0; 0,3; 0,0"),
 ]

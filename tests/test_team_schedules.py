@@ -345,3 +345,15 @@ def test_registers_and_local_memory_are_as_planned():
             assert found.registers <= made.kernel.registers
             hashes.add(found.code_hash)
         assert len(hashes) >= len(every[::30])
+
+
+def test_vectors_begin_where_rows_do_that_are_repeated():
+    """Rows that are read several times each do not begin as far apart as they are walked."""
+    made = kernel(lambda x, v: v @ xp.matrix_transpose(xp.repeat(x, 3, axis=0)))
+    rng = np.random.default_rng(6)
+    x, v = (rng.standard_normal(shape).astype("float32") for shape in ((9, 9), (9,)))
+    program, gpu = simplify(made.program(x, v)), GPUS["sm_90a"]
+    for schedule in strategies.candidates(program, gpu):
+        lowered = strategies.lower(program, schedule, gpu)
+        found = simt.launch(program, lowered, [x, v])["out"]
+        np.testing.assert_allclose(found, v @ np.repeat(x, 3, 0).T, 1e-5, 1e-5)

@@ -149,6 +149,11 @@ class Nest:
         """The axes of which one index is taken at a time: there is a line for each."""
         return frozenset[int]().union(*[v.axes for v in self.lines])
 
+    @property
+    def outer(self) -> int:
+        """How many axes of the outputs are before those that are reduced for each of them."""
+        return min(self.inner, default=self.space)
+
     def is_plain(self, axes: Iterable[int]) -> bool:
         """Say whether axes are of the outputs alone: no reduction walks them."""
         return all(axis < self.space and axis not in self.inner for axis in axes)

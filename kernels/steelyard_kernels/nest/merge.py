@@ -114,7 +114,8 @@ def _numbered(
     """
     values, outputs = found
     shared = [k for k in kept if k < axes.shared]
-    lonely = not shared or any(axes.before.get(k) == set() for k in shared)
+    first = shared[:1] + [k for k in shared if axes.before.get(k) == set()]
+    lonely = not shared or any(k in axes.before for k in first)
     numbers = {old: new + lonely for new, old in enumerate(kept)}
     made: dict[int, Value] = {}
     same = kept == list(range(len(axes.extents))) and not lonely

@@ -50,7 +50,9 @@ def residue(nest: Nest, lanes: int) -> int | None:
         for axis, step in each.terms
         if axis != last and not (isinstance(axis, int) and nest.extents[axis] == 1)
     }
-    if any(each.constant % lanes for each in walked) or len(found) > 1:
+    parts = [s for each in walked for t, s in each.terms if not isinstance(t, int)]
+    shifted = any(shift % lanes for shift in (*parts, *[o.constant for o in walked]))
+    if shifted or len(found) > 1:
         return None
     (row,) = found or {0}
     first_to_last = nest.lines or nest.running  # are walked from a line's beginning

@@ -142,7 +142,7 @@ def vector_axes(nest: Nest) -> frozenset[int]:
 
 def on_gpu(nest: Nest, gpu: Gpu) -> Iterator[Schedule]:
     """Yield the legal schedules of a GPU: a thread for each index that is not reduced."""
-    shared = len([k for k in range(nest.space) if k not in nest.inner])
+    shared = nest.outer
     inner = [
         Cut(NAMES[axis], ((1, Place.VECTOR), (1, Place.REGISTER), (1, Place.SERIAL)))
         for axis in range(shared, len(nest.extents))

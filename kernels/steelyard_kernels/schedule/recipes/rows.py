@@ -76,17 +76,23 @@ def on_gpu(
     multiprocessor: rows of 16384 halves took 128 us so and 162 alone.
     """
     nest = team.nest
-    shared = len([k for k in range(nest.space) if k not in nest.inner])
+    shared = nest.outer
     if not is_by_rows(nest, shared):
         return
     (axis,) = {*range(shared, len(nest.extents))} - nest.lined
     frame = _Frame(team, shared, axis, aligned=aligned)
+    walks = nest.lines or nest.running  # what is read of may lie anywhere
     for cuts in frame.across() if frame.is_across else frame.along(gpu, likely=likely):
         schedule = Schedule(cuts)
         threads, need = schedule.threads, team.registers(schedule)
         most = allowance(need, threads)
         needs = f"needs {need} registers a thread, has {most}; choose fewer vectors"
-        if why := needs if need > most else unordered(nest, schedule):
+        own = (
+            problem(nest, schedule, "cuda", aligned=aligned)
+            if walks
+            else unordered(nest, schedule)
+        )
+        if why := needs if need > most else own:
             refuse(schedule, why)
             continue
         if frame.is_behind(schedule) and not are_behind(nest, schedule):
