@@ -364,3 +364,13 @@ def test_slices_of_sums_are_of_whole_lines(axis, cut):
     x = np.arange(640.0).reshape(40, 16)
     expected = (x - x.sum(axis, keepdims=True))[: cut[0], : cut[1]]
     np.testing.assert_array_equal(less(x), expected)
+
+
+def test_axes_are_anyones_integers():
+    """NumPy's too, as JAX names axes by."""
+    x, one = np.arange(12.0).reshape(3, 4), np.int64(1)
+    made = kernel(lambda x: (xp.sum(x, axis=one), xp.roll(x, (3, -2), (one - 1, one))))
+    for found, expected in zip(
+        made(x), (x.sum(1), np.roll(x, (3, -2), (0, 1))), strict=True
+    ):
+        assert np.array_equal(found, expected)

@@ -10,7 +10,7 @@ from typing import Any
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.array.tracing import current, number
-from steelyard_kernels.array.value import Array, apply, as_array
+from steelyard_kernels.array.value import Array, apply, as_array, whole
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Shape
@@ -224,12 +224,13 @@ def squeeze(x: Array, axis: int | Sequence[int] | None = None) -> Array:
 
 def place_of(x: Array, axis: Any, count: int) -> int:
     """Return an axis counted from the front, of `count` there are."""
-    if not isinstance(axis, int) or not -count <= axis < count:
+    place = whole(axis)
+    if place is None or not -count <= place < count:
         raise KernelError(
             f"{x.graph.kernel}: axis {axis!r} of shape {x.shape}, expected {-count} to "
             f"{count - 1}; name an axis that there is."
         )
-    return axis % count
+    return place % count
 
 
 def extents(what: str, shape: Any, *, least: int = 0) -> Shape:
