@@ -427,6 +427,24 @@ def test_many_small_values_are_launches():
     assert len(launches(9)) > 4
 
 
+@pytest.mark.parametrize(
+    "views",
+    [
+        lambda v: (v[1:], v),
+        lambda v: (v[1:] * 2, v * 3),
+        lambda v: (xp.diff(v, axis=0), v),
+        lambda v: (v[:, None] * v, v),
+    ],
+)
+def test_what_needs_one_reduction_in_several_shapes_is_launches(views):
+    """One kernel has one shape, and registers do not hold what is reduced."""
+    x = np.random.default_rng(5).standard_normal((32, 30, 17))
+    made = kernel(lambda x: views(xp.sum(x, axis=1)))
+    expected = evaluate(made.program(x), [x]).values()
+    for found, wanted in zip(made(x), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-10)
+
+
 def test_an_input_that_others_read_is_overwritten_by_a_copy():
     """One kernel would read elements that it has written: that was refused."""
 

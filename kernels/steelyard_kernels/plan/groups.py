@@ -25,7 +25,7 @@ from steelyard_kernels.schedule.attention_blocking import attended
 from steelyard_kernels.schedule.cores import WGMMA
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
-from steelyard_kernels.schedule.strategies import strategy
+from steelyard_kernels.schedule.strategies import is_one, strategy
 
 
 @dataclass(eq=False, slots=True)
@@ -100,7 +100,7 @@ class Groups:
                 one = self.of[first.setdefault(number, node).number]
                 own = self.of[node.number]
                 if one is not own and not self._apart(one, own):
-                    self._join(one, own)
+                    self._share(one, own)
         for node in [group.values[0] for group in self.every]:
             for read in reversed(self.of[node.number].reads):
                 writer, own = self.of.get(read.number), self.of[node.number]
@@ -150,6 +150,13 @@ class Groups:
         self.every.remove(other)
         values = sorted([*one.values, *other.values], key=lambda node: node.number)
         self._add(Group(values, one.needs | other.needs))
+
+    def _share(self, one: Group, other: Group) -> None:
+        """Join two launches of a common reduction unless both are too much for a kernel."""
+        values = sorted([*one.values, *other.values], key=lambda node: node.number)
+        program, _ = piece("piece", values, self.stored)
+        if self._once(program, is_one) or self._once(program, is_kernel):
+            self._join(one, other)
 
     def _try(self, one: Group, other: Group) -> None:
         """Join two launches if one kernel can do both and none lies between them."""
