@@ -1,13 +1,14 @@
 """Programs of several launches: which ones, their memory, and their results."""
 
+import importlib
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import simt
 import simt_tiles
-from suites import models
 
 from steelyard_kernels import array as xp
 from steelyard_kernels.artifact import Artifact
@@ -518,7 +519,14 @@ def near(found, want):
     np.testing.assert_allclose(np.asarray(found, float), want, 2.0**-6, within)
 
 
-def layer_step(shape, target="cuda:sm_90a"):
+@pytest.fixture
+def models(monkeypatch):
+    """Give the suite that has them."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))
+    return importlib.import_module("suites.models")
+
+
+def layer_step(models, shape, target="cuda:sm_90a"):
     """Return a training step of a layer of BERT's, in halves, and its launches."""
     width = shape[-1]
     weights = models._shapes(width)
@@ -529,13 +537,13 @@ def layer_step(shape, target="cuda:sm_90a"):
 
 
 @pytest.mark.parametrize("target", ["cuda:sm_90a", "cuda:sm_80"])
-def test_a_step_of_training_multiplies_on_tensor_cores(target):
+def test_a_step_of_training_multiplies_on_tensor_cores(models, target):
     """Its texts are short: NVRTC takes seconds a launch, and minutes for 300 kB.
 
     The depth of a weight's gradient is two axes that are walked as one, factors that are
     computed lie in memory as halves, and all but two of the products are of such.
     """
-    _, plan = layer_step((8, 128, 768), target)
+    _, plan = layer_step(models, (8, 128, 768), target)
     gpu, others = device(parse(target)), []
     assert len(plan.launches) <= 38
     for launch in plan.launches:
@@ -547,9 +555,9 @@ def test_a_step_of_training_multiplies_on_tensor_cores(target):
     assert others == ["product 8x12x128x64 of depth 128"] * 2
 
 
-def test_a_step_of_training_on_threads():
+def test_a_step_of_training_on_threads(models):
     """Every launch gives what the oracle does, and what is updated is updated in place."""
-    program, plan = layer_step((2, 16, 192))
+    program, plan = layer_step(models, (2, 16, 192))
     rng = np.random.default_rng(0)
     arrays = [
         rng.uniform(1e-4, 1e-3, node.shape)
