@@ -103,7 +103,7 @@ class Confirmed:
             return trial
         if self.error:
             return replace(trial, error=named(trial.case, self.error))
-        why = self.unknown or self._too_slow(trial, launches)
+        why = self.unknown or self.too_slow(trial, launches)
         if not why:
             return trial
         extra = dict(trial.extra) | {
@@ -113,11 +113,7 @@ class Confirmed:
         names = sorted({*trial.doubts, str(Doubt.UNCONFIRMED)})
         return replace(trial, doubts=tuple(names), extra=extra)
 
-    def settles(self, trial: Trial, launches: int) -> bool:
-        """Whether another look would tell nothing new."""
-        return bool(self.error) or not (self.unknown or self._too_slow(trial, launches))
-
-    def _too_slow(self, trial: Trial, launches: int) -> str:
+    def too_slow(self, trial: Trial, launches: int) -> str:
         """Say by how much the launches took longer than the trial's samples explain."""
         claimed = stats.of(trial).estimate.value
         if self.least <= TIMES * max(claimed * launches, 0.0):
@@ -186,17 +182,17 @@ class Processes:
 
 def confirm(asked: Processes, trial: Trial, mode: Mode) -> Confirmed:
     """Have a case launched on new data; on other data again if that took too long."""
-    launches = units(mode)
-    looks: list[Confirmed] = []
+    least = math.inf
     for pause in PAUSES:
         sleep(pause)
         try:
-            looks.append(_looked(asked, trial, mode))
+            found = _looked(asked, trial, mode)
         except OSError as reason:  # a disk that is full
-            looks.append(Confirmed(unknown=f"data for it cannot be kept: {reason}"))
-        if looks[-1].settles(trial, launches):
-            return looks[-1]
-    return min(looks, key=lambda look: (bool(look.unknown), look.least))
+            return Confirmed(unknown=f"data for it cannot be kept: {reason}")
+        if found.error or found.unknown or not found.too_slow(trial, units(mode)):
+            return found
+        least = min(least, found.least)
+    return Confirmed(least)
 
 
 def _looked(asked: Processes, trial: Trial, mode: Mode) -> Confirmed:

@@ -357,8 +357,8 @@ def main(descriptor: str) -> None:
             answer = bench.answer(message, settings)
         except SteelyardError as error:
             answer = {"error": str(error)}
-        # Launches on new data are timed with their answer, and import nothing that the
-        # answers around them do not show.
+        # Launches on new data are timed with their answer; the trial before them has
+        # imported what they use.
         if message["ask"] != wire.SOLVE and (refusal := origins.refusal()):
             answer = {"refused": refusal}
         if os.getpid() != home:
