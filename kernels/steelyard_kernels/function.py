@@ -233,7 +233,7 @@ class KernelFunction:
         if arrays and type(arrays[0]) is not np.ndarray and binding.on_gpu(arrays[0]):
             return self._on_gpus().call(arrays, out, scalars)
         if strides.are_there(arrays, out):
-            return strides.called(self, arrays, out, scalars)
+            return strides.called(self.name, self, arrays, out, scalars)
         convention, every, slots = self._packed(arrays, out, None, scalars)
         launch = launch_of(convention.built, slots)
         with span(self._launching):

@@ -23,18 +23,11 @@ def keep(asked: Request, named: str, plan: Plan) -> None:
 
     One of programs that are too deep to be written is made again each time.
     """
-    kernels = [
-        (
-            key(
-                plan.launches[numbers[0]].program,
-                None,
-                asked.target,
-                aligned=asked.aligned,
-            ),
-            tuple(numbers),
-        )
-        for numbers in plan.distinct
-    ]
+    kernels = []
+    for numbers in plan.distinct:
+        program = plan.launches[numbers[0]].program
+        name = key(program, None, asked.target, aligned=asked.aligned)
+        kernels.append((name, tuple(numbers)))
     with suppress(RecursionError):
         disk().put(_place(named), pickle.dumps((plan, kernels)))
 

@@ -22,6 +22,7 @@ def are_there(arrays: Sequence[Any], out: Outputs) -> bool:
 
 
 def called(
+    kernel: str,
     call: Callable[..., Result],
     arrays: Sequence[Any],
     out: Outputs,
@@ -29,7 +30,7 @@ def called(
 ) -> Result:
     """Call a kernel on copies; return the arrays that were given where they are results.
 
-    Raises KernelError where outputs share memory, which is then left as it was.
+    Raises KernelError where outputs share memory.
     """
     copies: list[tuple[Array, Array]] = []
 
@@ -49,14 +50,13 @@ def called(
     for (one, _), (other, _) in combinations(written, 2):
         if np.shares_memory(one, other):
             raise KernelError(
-                f"{getattr(call, 'name', 'kernel')}: two outputs share memory; give each "
-                "memory of its own."
+                f"{kernel}: two outputs share memory; give each memory of its own."
             )
     for own, array in written:
         if own is not array:
             np.copyto(own, array)
-    own_results: Result = _mapped(result, given)
-    return own_results
+    results: Result = _mapped(result, given)
+    return results
 
 
 def _is_copied(array: Any) -> bool:

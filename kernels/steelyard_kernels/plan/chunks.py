@@ -27,9 +27,11 @@ from steelyard_kernels.schedule.strategies import LONG, is_long
 COUNTS: Final = range(4096, 127, -1)
 """Of a reduction's chunks, the most first: some for each core or multiprocessor."""
 LEAST: Final = 1 << 14
-"""Elements of a running total's chunk: fewer are walked before two more launches have begun.
+"""Elements of a running total's chunk: fewer are walked before two more launches begin.
 
-As many a GPU's block holds in registers: 16.8 M float32 took 0.9 of the time of twice as many."""
+As many a GPU's block holds in registers: 16.8 M float32 took 0.9 of the time of twice as
+many.
+"""
 SERIAL: Final = 1 << 12
 """Elements that one thread of a GPU walks in the time of a launch or two."""
 EACH: Final = 4

@@ -153,9 +153,8 @@ class Groups:
 
     def _share(self, one: Group, other: Group) -> None:
         """Join two launches of a common reduction unless both are too much for a kernel."""
-        values = sorted([*one.values, *other.values], key=lambda node: node.number)
-        program, _ = piece("piece", values, self.stored)
-        if self._once(program, is_one) or self._once(program, is_kernel):
+        values = [*one.values, *other.values]
+        if self.fits(values, is_one) or self.fits(values, is_kernel):
             self._join(one, other)
 
     def _try(self, one: Group, other: Group) -> None:
@@ -165,7 +164,7 @@ class Groups:
             self.cuts.joint(needs)
             and self._still(one, other)
             and not self._apart(one, other)
-            and self.fits([*one.values, *other.values])
+            and self.fits([*one.values, *other.values], is_kernel)
         ):
             self._join(one, other)
 
@@ -209,11 +208,11 @@ class Groups:
                 pending += self._before(group)
         return False
 
-    def fits(self, values: Iterable[Node]) -> bool:
-        """Say whether one kernel gives some values, a product by its own schedules."""
+    def fits(self, values: Iterable[Node], test: Callable[[Program], bool]) -> bool:
+        """Say whether one kernel that passes a test gives some values."""
         ordered = sorted(values, key=lambda node: node.number)
         program, _ = piece("piece", ordered, self.stored)
-        return self._once(program, is_kernel)
+        return self._once(program, test)
 
     def _is_attention(self, program: Program) -> bool:
         """Say whether a kernel of two products computes a program as attention."""

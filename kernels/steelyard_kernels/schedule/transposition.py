@@ -6,7 +6,8 @@ On a CPU these are rows of squares, which are transposed in registers:
 
 A core takes 256 squares of 16 x 16 along i, side by side with as many along j: three, so
 that it writes 192 bytes of a row at a time. A short last axis is one loop with the axis
-before it, as `i:v32.core32 jk:v32.r3.core`, so that whole lines are written. On a GPU they are tiles in shared memory:
+before it, as `i:v32.core32 jk:v32.r3.core`, so that whole lines are written. On a GPU they
+are tiles in shared memory:
 
     i:v4.thread16.grid j:v4.thread16.grid keep-shared
 
