@@ -317,3 +317,25 @@ def test_the_mean_of_a_softmax_has_no_slope():
     value, (found,) = gradients(mean, normal(1, 9))
     assert math.isclose(value, 1)
     np.testing.assert_allclose(found, 0, atol=1e-16)
+
+
+def test_a_shift_that_a_softmax_forgets_has_no_cotangent():
+    """Not even that of rounding, and none is computed; sums elsewhere keep theirs."""
+
+    def weigh(x, shift, w):
+        e = xp.exp(x - shift)
+        return xp.sum(e / xp.sum(e, axis=-1, keepdims=True) * w)
+
+    def by_columns(x, shift, w):
+        e = xp.exp(x - shift)
+        return xp.sum(e / xp.sum(e, axis=0, keepdims=True) * w)
+
+    arrays = normal(3, 5), normal(3, 1), normal(3, 5)
+    _, (of_x, of_shift, _) = gradients(weigh, *arrays)
+    e = np.exp(arrays[0] - arrays[1])
+    weights = e / e.sum(-1, keepdims=True)
+    within = (weights * arrays[2]).sum(-1, keepdims=True)
+    np.testing.assert_allclose(of_x, weights * (arrays[2] - within), atol=1e-15)
+    assert not of_shift.any()
+    check(weigh, *arrays)
+    check(by_columns, *arrays)

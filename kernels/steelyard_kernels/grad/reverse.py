@@ -20,7 +20,7 @@ from steelyard_kernels.expression.expr import (
     operands,
 )
 from steelyard_kernels.expression.graph import Graph
-from steelyard_kernels.grad import rules, shapes
+from steelyard_kernels.grad import rules, shapes, softmax
 from steelyard_kernels.grad.again import Replaced
 from steelyard_kernels.ops import OPERATIONS
 
@@ -66,7 +66,7 @@ class Reverse:
         """
         leaves = {node.number for node in wanted}
         nodes, _ = body(roots, leaves)
-        walk = _Walk(self, rules.varied(nodes, leaves))
+        walk = _Walk(self, leaves, rules.varied(nodes, leaves))
         for root, cotangent in zip(roots, cotangents, strict=True):
             walk.add(root, cotangent)
         for node in reversed(nodes):
@@ -81,6 +81,7 @@ class _Walk:
     """The cotangents found so far, `bars`, by node number; of `asked` nodes alone."""
 
     reverse: Reverse
+    leaves: AbstractSet[int]
     asked: set[int]
     bars: dict[int, Node] = field(default_factory=dict)
     replaced: dict[int, Sequence[Node]] = field(default_factory=dict)
@@ -122,6 +123,10 @@ class _Walk:
 
     def _passed(self, node: Node, g: Array) -> Iterator[tuple[Node, Array]]:
         """Give operands with their cotangents, those that are asked for one."""
+        whole = softmax.passed(node, g, self.leaves)
+        if whole is not None:
+            yield whole
+            return
         if isinstance(node, Apply):
             y, args = Array(g.graph, node), [Array(g.graph, arg) for arg in node.args]
             for arg, rule in zip(node.args, OPERATIONS[node.op].gradient, strict=True):

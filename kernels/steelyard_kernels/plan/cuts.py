@@ -29,6 +29,7 @@ from steelyard_kernels.expression.expr import (
     Shape,
     View,
     operands,
+    users,
 )
 from steelyard_kernels.nest.axes import source, stored
 
@@ -131,6 +132,7 @@ class Cuts:
         self.tensor_cores = tensor_cores
         self.nodes = {node.number: node for node in program.nodes}
         self.reasons, self.late = dict(first), dict[int, str]()
+        self._uses = users(program.nodes)
         self._needs: dict[int, Needs] = {n: frozenset({n}) for n in first}
         self._multiplied = {  # which belong to the sums of them
             _multiplied(node).number
@@ -239,12 +241,12 @@ class Cuts:
 
         Those of the fewest bytes; for a product the `whole` factor, since its tiles are
         read often. Views and widening casts are read from where they are made of, and what
-        follows from a product that other stored values need too is computed again.
+        follows from a product that others need too is computed again.
         """
         chosen: dict[int, frozenset[int]] = {}
         common = frozenset[int]().union(*[self._needs[n] for n in self.reasons])
         behind = self._behind(root)
-        joined = set(map(_joined, behind))
+        uses, joined = users(behind), set(map(_joined, behind))
         for node in behind:
             if not self.seen(node):
                 chosen[node.number] = frozenset()
@@ -262,6 +264,9 @@ class Cuts:
                 shared = any(is_product(self.nodes[n]) for n in rest & common)
                 fewer = not again and nbytes(node) + shared <= size
                 chosen[node.number] = alone if fewer else rest
+            also = self._uses.get(node.number, 0) > uses.get(node.number, 0)
+            if also and (isinstance(node, WALKS) or _spreads(node)):
+                common |= chosen[node.number]
         return [self.nodes[number] for number in sorted(chosen[root.number])]
 
     def _behind(self, root: Node) -> list[Node]:
