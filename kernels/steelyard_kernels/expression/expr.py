@@ -41,9 +41,10 @@ its other operand is a product too, of no power of two: equal products cancel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
 
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.expression.indices import Index
@@ -331,23 +332,26 @@ class Program:
 
 def operands(node: Node) -> tuple[Node, ...]:
     """Return the nodes that a node reads, in order; of a loop those outside of it."""
-    if isinstance(node, Apply):
-        return node.args
-    if isinstance(node, Cast | Broadcast | Reduce | View | Along | Reshape):
-        return (node.arg,)
-    if isinstance(node, Chain | Chains):
-        return (node.arg,)
-    if isinstance(node, Dot):
-        return node.a, node.b
-    if isinstance(node, Row):
-        return node.arg, node.index
-    if isinstance(node, Gather):
-        return node.arg, node.which
-    if isinstance(node, Result):
-        loop = node.loop
-        length = () if isinstance(loop.length, int) else (loop.length,)
-        return *loop.inits, *loop.free, *length
-    return ()
+    read = _OPERANDS.get(type(node))
+    return read(node) if read else ()
+
+
+def _of_loop(node: Result) -> tuple[Node, ...]:
+    loop = node.loop
+    length = () if isinstance(loop.length, int) else (loop.length,)
+    return *loop.inits, *loop.free, *length
+
+
+# By type: planning a model asks ten thousand times.
+_ONE: Final = (Cast, Broadcast, Reduce, View, Along, Reshape, Chain, Chains)
+_OPERANDS: Final[Mapping[type, Callable[[Any], tuple[Node, ...]]]] = {
+    **dict.fromkeys(_ONE, lambda node: (node.arg,)),
+    Apply: attrgetter("args"),
+    Dot: attrgetter("a", "b"),
+    Row: attrgetter("arg", "index"),
+    Gather: attrgetter("arg", "which"),
+    Result: _of_loop,
+}
 
 
 def loops(nodes: Iterable[Node]) -> tuple[Loop, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from steelyard_kernels.expression.expr import (
     Along,
@@ -28,16 +28,21 @@ def structure(program: Program) -> tuple[object, ...]:
     Equal structures compute the same; the tuple is hashable, and its repr says as much.
     """
     position: dict[int, int] = {}
-    nodes = []
-    for node in everywhere(program.nodes):
-        position[node.number] = len(position)
-        nodes.append(_describe(node, position))
     return (
         tuple((node.shape, node.dtype) for node in program.inputs),
-        tuple(nodes),
+        tuple(in_words(program.nodes, position)),
         tuple((position[o.value.number], o.updates, o.hidden) for o in program.outputs),
         program.chains,
     )
+
+
+def in_words(
+    nodes: Iterable[Node], position: dict[int, int]
+) -> Iterator[tuple[object, ...]]:
+    """Give all that nodes say but their numbers, which `position` counts from 0."""
+    for node in everywhere(nodes):
+        position[node.number] = len(position)
+        yield _describe(node, position)
 
 
 def _describe(  # noqa: C901 - one case a production

@@ -131,6 +131,7 @@ class Cuts:
         self.program = program
         self.tensor_cores = tensor_cores
         self.nodes = {node.number: node for node in program.nodes}
+        self._places = {number: place for place, number in enumerate(self.nodes)}
         self.reasons, self.late = dict(first), dict[int, str]()
         self._uses = users(program.nodes)
         self._needs: dict[int, Needs] = {n: frozenset({n}) for n in first}
@@ -230,11 +231,10 @@ class Cuts:
         made = frozenset[int]().union(*[self._needs[n] for n in self.reasons])
         self.late |= {n.number: why for n in new if n.number in made}
         self.reasons |= dict.fromkeys([node.number for node in new], why)
-        first = min(node.number for node in new)
-        for node in self.program.nodes:
-            if first < node.number < reader.number:
-                own = {node.number} if isinstance(node, WALKS) else frozenset()
-                self._needs[node.number] = self._read(node) | own
+        place = self._places[min(node.number for node in new)]
+        for node in self.program.nodes[place + 1 : self._places[reader.number]]:
+            own = {node.number} if isinstance(node, WALKS) else frozenset()
+            self._needs[node.number] = self._read(node) | own
 
     def _smallest(self, root: Node, *, whole: bool) -> list[Node]:
         """Return the values to store that let a node be read without reductions.

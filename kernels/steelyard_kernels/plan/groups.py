@@ -7,18 +7,17 @@ asked of the nest: no rule here says what a schedule takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Input, Node, Program, operands
-from steelyard_kernels.expression.structure import structure
 from steelyard_kernels.nest.axes import one_space
 from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan.cuts import MOVED, Cuts, Needs, is_product, is_still
-from steelyard_kernels.plan.pieces import inside, piece
+from steelyard_kernels.plan.pieces import Pieces, inside
 from steelyard_kernels.schedule.aliasing import updates_in_place
 from steelyard_kernels.schedule.attention import attention_of
 from steelyard_kernels.schedule.attention_blocking import attended
@@ -49,9 +48,11 @@ class Groups:
     def __init__(self, cuts: Cuts, device: Machine | Gpu) -> None:
         self.cuts = cuts
         self.stored = set(cuts.reasons)
+        self.pieces = Pieces(cuts.program.name)
         self._legal: dict[object, bool] = {}
         self.every: list[Group] = []
         self.of: dict[int, Group] = {}  # by the number of a value that it stores
+        self._readers: dict[int, list[Group]] = {}  # by what they read
         for number in sorted(cuts.reasons):
             node = cuts.nodes[number]
             self._add(Group([node], cuts.needs(node)))
@@ -61,35 +62,51 @@ class Groups:
                 self._attend(group)
         self.merge()
 
-    def _add(self, group: Group) -> Group:
+    def _add(self, group: Group) -> None:
         _, group.reads = inside(group.values, self.stored)
         self.every.append(group)
         self.of |= {node.number: group for node in group.values}
-        return group
+        for node in group.reads:
+            self._readers.setdefault(node.number, []).append(group)
+
+    def _drop(self, group: Group) -> None:
+        self.every.remove(group)
+        for node in group.reads:
+            self._readers[node.number].remove(group)
+
+    def readers(self, node: Node) -> Sequence[Group]:
+        """Return the launches that read a node, in the order of `every`."""
+        return tuple(self._readers.get(node.number, ()))
 
     def _attend(self, group: Group) -> None:
         """Have one launch weigh values by a softmax of scores, where a kernel does."""
-        for weights in group.reads:
+        for weights in group.reads if self._multiplies(group) else ():
             softmax = self._alone(weights, group)
-            for logits in softmax.reads if softmax else ():
-                scores = softmax and self._alone(logits, softmax)
-                if not softmax or not scores:
+            if softmax is None or self._multiplies(softmax):
+                continue
+            for logits in softmax.reads:
+                scores = self._alone(logits, softmax)
+                if scores is None or not self._multiplies(scores):
                     continue
                 memory = self.stored - {weights.number, logits.number}
-                program, _ = piece("piece", group.values, memory)
-                if self._once(program, self._is_attention):
+                program, _ = self.pieces.of(group.values, memory)
+                if self.once(program, self._is_attention):
                     self.stored = memory
                     for one in (scores, softmax, group):
-                        self.every.remove(one)
+                        self._drop(one)
                     needs = group.needs | softmax.needs | scores.needs
                     self._add(Group(group.values, needs))
                     return
 
+    def _multiplies(self, group: Group) -> bool:
+        nodes = self.cuts.nodes
+        return any(is_product(nodes[n]) for n in group.needs - {MOVED})
+
     def _alone(self, node: Node, reader: Group) -> Group | None:
         """Return the launch that stores a value alone, if one other alone reads it."""
         group = self.of.get(node.number)
-        readers = [each for each in self.every if node in each.reads]
-        alone = group is not None and group.values == [node] and readers == [reader]
+        alone = group is not None and group.values == [node]
+        alone = alone and self.readers(node) == (reader,)
         return group if alone and not isinstance(node, Input) else None
 
     def merge(self) -> None:
@@ -107,8 +124,7 @@ class Groups:
                 if writer not in {None, own} and not isinstance(read, Input):
                     self._try(self.of[read.number], own)
         for node in self.cuts.program.nodes:
-            readers = [each for each in self.every if node in each.reads]
-            for one, other in pairwise(readers):
+            for one, other in pairwise(self.readers(node)):
                 alike = one.is_elementwise == other.is_elementwise
                 if one in self.every and other in self.every and alike:
                     self._try(one, other)
@@ -146,8 +162,8 @@ class Groups:
 
     def _join(self, one: Group, other: Group) -> None:
         """Have one launch store the values of two."""
-        self.every.remove(one)
-        self.every.remove(other)
+        self._drop(one)
+        self._drop(other)
         values = sorted([*one.values, *other.values], key=lambda node: node.number)
         self._add(Group(values, one.needs | other.needs))
 
@@ -211,8 +227,8 @@ class Groups:
     def fits(self, values: Iterable[Node], test: Callable[[Program], bool]) -> bool:
         """Say whether one kernel that passes a test gives some values."""
         ordered = sorted(values, key=lambda node: node.number)
-        program, _ = piece("piece", ordered, self.stored)
-        return self._once(program, test)
+        program, _ = self.pieces.of(ordered, self.stored)
+        return self.once(program, test)
 
     def _is_attention(self, program: Program) -> bool:
         """Say whether a kernel of two products computes a program as attention."""
@@ -221,9 +237,9 @@ class Groups:
         except KernelError:
             return False
 
-    def _once(self, program: Program, test: Callable[[Program], bool]) -> bool:
-        """Ask of equal programs once."""
-        key = test, structure(program)
+    def once(self, program: Program, test: Callable[[Program], bool]) -> bool:
+        """Ask of a piece once."""
+        key = test, id(program)
         if key not in self._legal:
             self._legal[key] = test(program)
         return self._legal[key]

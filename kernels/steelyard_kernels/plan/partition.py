@@ -22,7 +22,7 @@ from steelyard_kernels.plan.chunks import in_chunks
 from steelyard_kernels.plan.cuts import WALKS, Cuts, is_product, nbytes
 from steelyard_kernels.plan.groups import Group, Groups, is_kernel
 from steelyard_kernels.plan.launches import Buffer, Home, Launch, Plan
-from steelyard_kernels.plan.pieces import copying, inside, piece
+from steelyard_kernels.plan.pieces import copying, inside
 from steelyard_kernels.plan.rates import predicted, rates_of
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
@@ -89,11 +89,10 @@ class _Planned:
         writer = groups.of[value.number]
         if source in writer.reads:
             into = [source.number if node is value else None for node in writer.values]
-            made, _ = piece("piece", writer.values, groups.stored, into)
-            if not is_kernel(made):
+            made, _ = groups.pieces.of(writer.values, groups.stored, into)
+            if not groups.once(made, is_kernel):
                 return False
-        readers = [each for each in groups.every if source in each.reads]
-        return groups.put_behind(writer, readers)
+        return groups.put_behind(writer, groups.readers(source))
 
     def plan(self) -> Plan:
         """Return all launches in order, copies of what could not be overwritten last."""
@@ -137,8 +136,7 @@ class _Planned:
                 updates.append(
                     source.number if source and source in group.reads else None
                 )
-        name = self.program.name
-        made, read = piece(name, values, self.groups.stored, updates)
+        made, read = self.groups.pieces.of(values, self.groups.stored, updates)
         reads = tuple(
             node.name if isinstance(node, Input) else homes[node.number]
             for node in read

@@ -15,6 +15,7 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import Again
+from steelyard_kernels.expression.structure import in_words
 
 
 def inside(
@@ -42,18 +43,43 @@ def inside(
     return nodes, [read[number] for number in order]
 
 
-def piece(
+class Pieces:
+    """Parts of programs as programs: those that say the same are one, made once."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._made: dict[object, Program] = {}
+
+    def of(
+        self,
+        values: Sequence[Node],
+        memory: Container[int],
+        updates: Sequence[int | None] = (),
+    ) -> tuple[Program, list[Node]]:
+        """Return a program of some values, and the nodes that are its inputs, in order.
+
+        `updates` are the numbers of the inputs that values overwrite.
+        """
+        nodes, read = inside(values, memory)
+        position = {node.number: place for place, node in enumerate(read)}
+        inputs = tuple((node.shape, node.dtype) for node in read)
+        into = tuple(None if n is None else position[n] for n in updates)
+        into = into or (None,) * len(values)
+        said = tuple(in_words(nodes, position))
+        key = inputs, said, tuple(position[node.number] for node in values), into
+        if key not in self._made:
+            self._made[key] = _program(self.name, values, nodes, read, into)
+        return self._made[key], read
+
+
+def _program(
     name: str,
     values: Sequence[Node],
-    memory: Container[int],
-    updates: Sequence[int | None] = (),
-) -> tuple[Program, list[Node]]:
-    """Return a program of some values, and the nodes that are its inputs, in order.
-
-    Names of parameters are alike in all programs, so that equal parts are one build.
-    `updates` are the numbers of the inputs that values overwrite.
-    """
-    nodes, read = inside(values, memory)
+    nodes: Iterable[Node],
+    read: Iterable[Node],
+    updates: Iterable[int | None],
+) -> Program:
+    """Return a program of nodes; names of parameters are alike in all programs."""
     again = Again(Graph(name), lambda *_: None)
     inputs = []
     for place, node in enumerate(read):
@@ -61,16 +87,13 @@ def piece(
         again.made[node.number] = made
         inputs.append(made)
     again.add(nodes)
-    places = {node.number: place for place, node in enumerate(read)}
     outputs = tuple(
-        Output(f"y{k}", again.made[node.number], None if into is None else places[into])
-        for k, (node, into) in enumerate(
-            zip(values, updates or [None] * len(values), strict=True)
-        )
+        Output(f"y{k}", again.made[node.number], into)
+        for k, (node, into) in enumerate(zip(values, updates, strict=True))
     )
     found = reachable(output.value for output in outputs)
     scalars = tuple(node for node in found if isinstance(node, Scalar))
-    return Program(name, tuple(inputs), scalars, outputs, found), read
+    return Program(name, tuple(inputs), scalars, outputs, found)
 
 
 def copying(name: str, value: Node) -> Program:
