@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from steelyard.errors import FAILED, SteelyardError
+from steelyard.machine import files
 from steelyard_kernels.building.cache import CACHES, LEVELS
 from steelyard_lock.options import arrays_option, axes_option, sentences
 
@@ -203,6 +204,8 @@ def command(
     exit code is 2 if a build failed.
     """
     _refuse_idle(context)
+    if asked["trace"]:
+        files.require_writable(asked["trace"], "--trace")
     with sentences():
         from steelyard_lock import run
         from steelyard_lock.points import points

@@ -10,7 +10,6 @@ file says what its own texts come to.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +17,7 @@ from typing import Any, Final
 import click
 
 from steelyard.errors import FAILED, USAGE, BenchmarkError, SteelyardError
+from steelyard.machine import files
 from steelyard_device.errors import DeviceError
 from steelyard_kernels.building import keys
 from steelyard_kernels.building.cache import disk, keeps
@@ -29,6 +29,7 @@ from steelyard_lock.changes import GONE, Difference, differences
 from steelyard_lock.file import AGAIN, WRITE, Foreign, Lock, Unreadable
 
 FILE: Final = "ci/kernels.lock"
+ELSEWHERE: Final = "Name a file elsewhere."
 CHANGED: Final = 1
 """The exit code of a check that found the file out of date."""
 
@@ -163,7 +164,8 @@ def _write(path: Path) -> int:
         _say_changes(content, path, new)
     text = file.text(new)
     if text != content:
-        _replace(path, text)
+        files.folder(path.parent, str(path), ELSEWHERE)
+        files.save(path, text, hint=ELSEWHERE)
     click.echo(f"{path}: {len(new.entries)} entries.")
     return 0
 
@@ -190,19 +192,6 @@ def _content(path: Path) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         said = getattr(error, "strerror", None) or "it is no text"
         raise KernelError(f"{path} cannot be read: {said}; name another.") from error
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise KernelError(
-            f"{path} cannot be written: {error.strerror}; name a file elsewhere."
-        ) from error
 
 
 def _print(found: Iterable[Difference]) -> None:

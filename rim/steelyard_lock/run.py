@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from steelyard.errors import SteelyardError
+from steelyard.machine import files
 from steelyard_kernels.building.cache import CACHES, LEVELS
 from steelyard_lock.terminal import show
 
 if TYPE_CHECKING:
-    from steelyard_device.timings import Timings
     from steelyard_lock.builds import Record, Row
     from steelyard_lock.points import Point
     from steelyard_lock.spaces import Space
@@ -77,7 +76,6 @@ def spaces(points: Sequence[Point], asked: CompileOptions) -> bool:
     from steelyard_lock import space_report
     from steelyard_lock import spaces as building
 
-    _check_trace(asked)
     with ExitStack() as stack:
         spans = None
         if asked.record is not None:
@@ -88,7 +86,8 @@ def spaces(points: Sequence[Point], asked: CompileOptions) -> bool:
             for threads in asked.threads or (None,)
             for alone in ((False, True) if asked.alone else (False,))
         ]
-    _write_trace(spans, asked)
+    if asked.trace and spans:
+        files.save(asked.trace, spans.chrome_trace(), "--trace")
     if asked.as_json:
         click.echo(space_report.space_dumps(made))
     elif len(asked.threads) > 1 or asked.alone:
@@ -121,7 +120,8 @@ def rows(points: Sequence[Point], asked: CompileOptions) -> bool:
         kept = CACHES.get(row.cache, frozenset()) - set(row.point.dropped)
         if kept == {"disk"} and "emit" in row.phases and not row.error:
             raise keeps_nothing(row.point.label)
-    _write_trace(spans, asked)
+    if asked.trace and spans:
+        files.save(asked.trace, spans.chrome_trace(), "--trace")
     shown = spans if asked.printed else None
     sheets = _sheets(found, asked) if asked.printed else []
     if asked.as_json:
@@ -179,7 +179,6 @@ def _check(asked: CompileOptions) -> None:
             "--quantity warm-disk reads the cache on disk and STEELYARD_CACHE=off says "
             "that there is none; unset it, or name a folder."
         )
-    _check_trace(asked)
     if asked.cache == "first" and asked.record is not None:
         raise SteelyardError(
             "--timings, --allocations and --trace see into builds of a process that "
@@ -197,23 +196,3 @@ def dropped(asked: CompileOptions) -> list[tuple[str, ...]]:
     places = {known.index(level) for level in asked.levels}
     counts = places | {place + 1 for place in places} or {0}
     return [tuple(known[:count]) for count in sorted(counts)]
-
-
-def _check_trace(asked: CompileOptions) -> None:
-    if asked.trace and not Path(asked.trace).parent.is_dir():
-        raise SteelyardError(
-            f"--trace {asked.trace}: {Path(asked.trace).parent} is no folder; "
-            "name a file in one that exists."
-        )
-
-
-def _write_trace(spans: Timings | None, asked: CompileOptions) -> None:
-    if not asked.trace or not spans:
-        return
-    try:
-        Path(asked.trace).write_text(spans.chrome_trace(), encoding="utf-8")
-    except OSError as error:
-        raise SteelyardError(
-            f"--trace {asked.trace} cannot be written: {error.strerror}. Name another "
-            "file."
-        ) from error

@@ -140,12 +140,7 @@ def _write_store(
     folder: Path, samples: bool | None, count: int, store: str | None
 ) -> None:
     """Write a folder: an index, the history, the last gate, and the latest runs."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SteelyardError(
-            f"-o {folder}: {error.strerror}. Name a folder that can be written."
-        ) from error
+    files.folder(folder, f"-o {folder}", "Name a folder that can be written.")
     url = config.load({"store": store}).store
     pages: dict[str, str] = {}
     with Store.open(url, create=False) as opened:

@@ -337,14 +337,9 @@ def keep(outcome: Outcome, folder: Path) -> Path:
 
 
 def _write(outcome: Outcome, folder: Path) -> None:
-    place = folder / LAST
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        files.replace(place, dumps(outcome).encode())
-    except OSError as error:
-        raise SteelyardError(
-            f"{place}: {error.strerror}. Make room; the gate's runs are in the store."
-        ) from error
+    place, hint = folder / LAST, "Make room; the gate's runs are in the store."
+    files.folder(folder, str(place), hint)
+    files.save(place, dumps(outcome), hint=hint)
 
 
 def read(place: Path) -> Outcome:

@@ -82,6 +82,18 @@ def save(
         ) from error
 
 
+def folder(path: Path, what: str, hint: str) -> None:
+    """Make a folder, where it is not there.
+
+    Raises:
+        SteelyardError: it cannot be made; ``what`` names it, and the ``hint`` helps.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SteelyardError(f"{what}: {error.strerror}. {hint}") from error
+
+
 def require_writable(path: str | Path, what: str) -> None:
     """Refuse a file that could not be written once everything is done.
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from steelyard.errors import SteelyardError
 from steelyard.gate.outcome import Outcome
+from steelyard.machine import files
 from steelyard.report import gate_terminal
 
 FILES: Final = {
@@ -27,14 +28,13 @@ def prepare(folder: Path) -> None:
     Raises:
         SteelyardError: it cannot be written.
     """
+    hint = "Name a folder that can be written."
+    files.folder(folder, f"--ci {folder}", hint)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name in FILES.values():
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
-        raise SteelyardError(
-            f"--ci {folder}: {error.strerror}. Name a folder that can be written."
-        ) from error
+        raise SteelyardError(f"--ci {folder}: {error.strerror}. {hint}") from error
 
 
 def require_own_code(environment: Mapping[str, str] = os.environ) -> None:
