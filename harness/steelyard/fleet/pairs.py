@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
-from steelyard.analyse.stats import Estimate
-from steelyard.analyse.verdict import Judgement, Policy, Verdict
+from steelyard.analyse.verdict import Judgement, Policy
 from steelyard.gate.decide import POLICY, Evidence
-from steelyard.machine.decoding import checked, parsed
+from steelyard.machine.decoding import made, parsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +66,13 @@ def pair_of(base: str, other: str, text: str) -> Pair:
     Raises:
         Malformed: it did not.
     """
-    value = parsed(text)
-    known = checked(value["known"], list[dict[str, Any]], "known")
-    policy = Policy(**asdict_of(value["policy"], Policy))
-    return Pair(base, other, policy, tuple(known))
+    asked = made(parsed(text), _Asked)
+    return Pair(base, other, asked["policy"], tuple(asked["known"]))
+
+
+class _Asked(TypedDict):
+    policy: Policy
+    known: list[dict[str, Any]]
 
 
 def answered(found: Comparison) -> str:
@@ -84,17 +86,4 @@ def comparison_of(text: str) -> Comparison:
     Raises:
         Malformed: it did not.
     """
-    value = asdict_of(parsed(text), Comparison)
-    one, evidence = value.pop("judgement"), value.pop("evidence")
-    lists = {name: tuple(evidence[name]) for name in ("blocks", "means")}
-    judgement = one and Judgement(
-        **one | {"verdict": Verdict(one["verdict"]), "ratio": Estimate(**one["ratio"])}
-    )
-    changes = tuple(value.pop("changes"))
-    return Comparison(judgement, Evidence(**evidence | lists), changes=changes, **value)
-
-
-def asdict_of(value: Any, kind: type) -> dict[str, Any]:
-    """Return what `asdict` made of a dataclass and JSON of that, checked."""
-    checked(value, kind)
-    return dict(value)
+    return made(parsed(text), Comparison)

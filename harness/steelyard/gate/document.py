@@ -50,17 +50,15 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
-from steelyard.analyse.stats import Estimate
-from steelyard.analyse.verdict import Judgement, Verdict
+from steelyard.analyse.verdict import Judgement
 from steelyard.declare import config
 from steelyard.errors import USAGE, SteelyardError, UnjudgedError
 from steelyard.gate import words
-from steelyard.gate.document_types import Document, Head
 from steelyard.gate.outcome import (
     BASE,
     HEAD,
@@ -70,7 +68,7 @@ from steelyard.gate.outcome import (
     StaticChange,
 )
 from steelyard.machine import embedded, files
-from steelyard.machine.decoding import checked, digest, parsed
+from steelyard.machine.decoding import checked, digest, made, parsed
 from steelyard.store.codec import strict
 
 SCHEMA: Final = 2
@@ -145,6 +143,14 @@ def _calibration(found: Calibration | None) -> dict[str, Any] | None:
     }
 
 
+MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError)
+"""What reading raises of a document whose parts are not what they should be."""
+
+
+class _Head(TypedDict):
+    schema: int
+
+
 def loads(text: str, name: str = LAST) -> Outcome:
     """Return the outcome of a document.
 
@@ -153,7 +159,7 @@ def loads(text: str, name: str = LAST) -> Outcome:
     """
     try:
         found = parsed(text)
-        schema = checked(found, Head)["schema"]
+        schema = checked(found, _Head)["schema"]
         if schema != SCHEMA:
             raise SteelyardError(
                 f"{name} has schema {schema} and this steelyard reads {SCHEMA}; "
@@ -161,9 +167,8 @@ def loads(text: str, name: str = LAST) -> Outcome:
             )
         if found.get("digest") != _digest(found):
             raise SteelyardError(f"{name} is not what was written; gate again.")
-        checked(found, Document)
         outcome = _outcome(found)
-    except (ValueError, KeyError) as error:  # Malformed is one
+    except MALFORMED as error:
         raise SteelyardError(
             f"{name} is no outcome of a gate: {error}; gate again with --format json."
         ) from error
@@ -172,84 +177,73 @@ def loads(text: str, name: str = LAST) -> Outcome:
     return outcome
 
 
+class _Problem(TypedDict):
+    sentence: str
+    exit_code: int
+
+
+class _Document(TypedDict):
+    exit_code: int
+    baseline: str
+    head: str
+    runs: dict[str, str]
+    notes: tuple[str, ...]
+    problem: _Problem | None
+    findings: tuple[Finding, ...]
+    static: tuple[StaticChange, ...]
+
+
 def _outcome(found: Mapping[str, Any]) -> Outcome:
-    problem = found["problem"]
+    one = made({**found, "findings": list(map(_nested, found["findings"]))}, _Document)
+    problem, known = one["problem"], found["calibration"]
     return Outcome(
-        baseline=str(found["baseline"]),
-        head=str(found["head"]),
-        findings=tuple(map(_read_finding, found["findings"])),
-        static=tuple(map(_read_static, found["static"])),
-        calibration=_read_calibration(found["calibration"]),
-        problem=problem and _problem(problem),
-        runs={str(k): str(v) for k, v in found["runs"].items()},
-        notes=_texts(found["notes"]),
+        one["baseline"],
+        one["head"],
+        one["findings"],
+        one["static"],
+        None if known is None else _read_calibration(known),
+        problem and _problem(**problem),
+        one["runs"],
+        one["notes"],
     )
 
 
-def _problem(found: Mapping[str, Any]) -> SteelyardError:
-    error = SteelyardError(str(found["sentence"]))
-    error.exit_code = int(found["exit_code"])
+def _problem(sentence: str, exit_code: int) -> SteelyardError:
+    error = SteelyardError(sentence)
+    error.exit_code = exit_code
     return error
 
 
-def _own(kind: Any, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a table has of the fields of a dataclass."""
-    return {field.name: found[field.name] for field in fields(kind)}
+def _nested(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a finding as the fields of a `Finding` have it."""
+    judged, doubts = found["judgement"], found["doubts"]
+    if judged is not None:
+        names = {"value": "ratio", "low": "low", "high": "high"}
+        ratio = {
+            name: _number(judged[key], UNKNOWN[name]) for name, key in names.items()
+        }
+        smallest = _number(judged["smallest_detectable_change"], math.inf)
+        judged = {**judged, "ratio": ratio, "smallest": smallest}
+    sides = [doubts.get(side, []) for side in (BASE, HEAD)]
+    return {**found, "judgement": judged, "doubts": sides}
 
 
-def _read_finding(found: Mapping[str, Any]) -> Finding:
-    verdict, judged, doubts = found["verdict"], found["judgement"], found["doubts"]
-    read = {
-        "verdict": None if verdict is None else Verdict(verdict),
-        "judgement": judged and _read_judgement(judged),
-        "changes": _texts(found["changes"]),
-        "codes": _texts(found["codes"]),
-        "doubts": tuple(_texts(doubts.get(side, ())) for side in (BASE, HEAD)),
-    }
-    return Finding(**_own(Finding, found) | read)
+UNKNOWN: Final = {"value": math.nan, "low": 0.0, "high": math.inf}
+"""What null stands for in a ratio."""
 
 
-def _read_judgement(found: Mapping[str, Any]) -> Judgement:
-    ratio = Estimate(
-        _number(found["ratio"], math.nan),
-        _number(found["low"], 0.0),
-        _number(found["high"], math.inf),
-    )
-    return Judgement(
-        Verdict(found["verdict"]),
-        ratio,
-        int(found["blocks"]),
-        _number(found["smallest_detectable_change"], math.inf),
-        int(found["more"]),
+def _read_calibration(found: Mapping[str, Any]) -> Calibration:
+    sizes = made(found["detectable"], list[tuple[str, str, float | None]])
+    power = made(found["power"], dict[str, float])
+    return replace(
+        made({**found, "detectable": {}, "power": {}}, Calibration),
+        detectable={(c, m): _number(value, math.inf) for c, m, value in sizes},
+        power={float(size): value for size, value in power.items()},
     )
 
 
-def _read_static(found: Mapping[str, Any]) -> StaticChange:
-    read: dict[str, Any] = {"changes": _texts(found["changes"])}
-    return StaticChange(**_own(StaticChange, found) | read)
-
-
-def _read_calibration(found: Mapping[str, Any] | None) -> Calibration | None:
-    if found is None:
-        return None
-    rate = found["rate"]
-    read = {
-        "rate": Estimate(rate["value"], rate["low"], rate["high"]),
-        "detectable": {
-            (case, mode): _number(value, math.inf)
-            for case, mode, value in found["detectable"]
-        },
-        "power": {float(size): value for size, value in found["power"].items()},
-    }
-    return Calibration(**_own(Calibration, found) | read)
-
-
-def _texts(found: Any) -> tuple[str, ...]:
-    return tuple(str(one) for one in found)
-
-
-def _number(value: Any, missing: float) -> float:
-    return missing if value is None else float(value)
+def _number(value: Any, missing: float) -> Any:
+    return missing if value is None else value
 
 
 def home(store: str) -> Path:

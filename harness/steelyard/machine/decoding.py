@@ -11,10 +11,11 @@ import re
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from hashlib import blake2b
+from itertools import repeat
 from typing import (
     Annotated,
     Any,
@@ -129,6 +130,35 @@ def checked(value: Any, kind: type[T], at: str = "") -> T:
     """
     _required(cast("Any", kind))(value, at)
     return cast("T", value)
+
+
+def made(value: Any, kind: type[T], at: str = "") -> T:
+    """Return the dataclasses that JSON of `asdict` was made of, within any containers.
+
+    Raises:
+        Malformed: it was made of something else: see `checked`.
+    """
+    return cast("T", _made(checked(value, kind, at), kind))
+
+
+def _made(value: Any, kind: Any) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in {Union, types.UnionType}:
+        several = [one for one in arguments if one is not types.NoneType]
+        return value if value is None or len(several) > 1 else _made(value, *several)
+    if is_dataclass(kind) or is_typeddict(kind):
+        hints = {n: hint for n, hint in _fields(kind)[0].items() if n in value}
+        return cast("Any", kind)(**{n: _made(value[n], h) for n, h in hints.items()})
+    if origin is tuple:
+        kinds = repeat(arguments[0]) if arguments[-1] is ... else arguments
+        return tuple(_made(one, kind) for one, kind in zip(value, kinds, strict=False))
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return [_made(one, arguments[0]) for one in value]
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {name: _made(one, arguments[1]) for name, one in value.items()}
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value)
+    return value
 
 
 Place = str | tuple[Any, str | int]
@@ -269,6 +299,10 @@ def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     """Return the types of fields, and the names of those that must be there."""
     # With extras: `__required_keys__` takes a postponed NotRequired for a required one.
     hints = get_type_hints(kind, include_extras=True)
+    if is_dataclass(kind):
+        return hints, frozenset(
+            one.name for one in fields(kind) if one.default is one.default_factory
+        )
     needed = frozenset(n for n, h in hints.items() if get_origin(h) is not NotRequired)
     return {n: h if n in needed else get_args(h)[0] for n, h in hints.items()}, needed
 
