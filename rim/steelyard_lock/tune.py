@@ -34,47 +34,46 @@ KEEP = "tuned.json"
 @click.argument("kernels", nargs=-1, required=True, metavar="KERNEL...")
 @axes_option
 @arrays_option
-@click.option(
+@common.option(
     "--target",
+    "What to tune for: this machine's processor or GPU.",
+    shown=True,
     default="cpu",
     metavar="cpu|cuda:ARCH",
-    help="What to tune for: this machine's processor or GPU.",
-    show_default=True,
 )
-@click.option(
-    "--list",
-    "listed",
+@common.option(
+    "--list listed",
+    "Print every candidate, and why others are none; measure nothing.",
     is_flag=True,
-    help="Print every candidate, and why others are none; measure nothing.",
 )
-@click.option(
+@common.option(
     "--top",
+    "Build only so many, those that the model predicts to be best.",
+    "all",
     type=click.IntRange(1),
     metavar="N",
-    help="Build only so many, those that the model predicts to be best.",
-    show_default="all",
 )
-@click.option(
+@common.option(
     "--budget",
+    "Build only so many that all kernels take about so long, each its share.",
+    "as long as it takes",
     type=click.FloatRange(0, min_open=True),
     metavar="SECONDS",
-    help="Build only so many that all kernels take about so long, each its share.",
-    show_default="as long as it takes",
 )
-@click.option(
+@common.option(
     "--threads",
+    "Compile so many groups at a time.",
+    "one a processor",
     type=click.IntRange(1),
     metavar="N",
-    help="Compile so many groups at a time.",
-    show_default="one a processor",
 )
-@click.option(
+@common.option(
     "--keep",
+    "Write the choice to a file; builds read it where STEELYARD_TUNED names it.",
+    f"$STEELYARD_TUNED, else {KEEP}",
     metavar="FILE|off",
-    help="Write the choice to a file; builds read it where STEELYARD_TUNED names it.",
-    show_default=f"$STEELYARD_TUNED, else {KEEP}",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+@common.option("--json as_json", "Print JSON and nothing else.", is_flag=True)
 @common.blocks_option
 @common.seed_option
 @common.timeout_option

@@ -11,59 +11,59 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from steelyard.commands._options import Decorator, store_option
+from steelyard.commands import _options as options
 from steelyard.errors import SteelyardError
 from steelyard.fleet.shares import GPU, MACHINE
 
 if TYPE_CHECKING:
     from steelyard.fleet.joined import Fleet
 
-address_option = click.option(
+address_option = options.option(
     "--address",
+    "The cluster's head.",
+    "the one that was started here",
     metavar="HOST:PORT",
-    help="The cluster's head.",
-    show_default="the one that was started here",
 )
 
 
-_ON = click.option(
+_ON = options.option(
     "--on",
+    "Kinds of machines, each of which does everything.",
+    shown=True,
     multiple=True,
     default=["any"],
-    show_default=True,
     metavar="gpu=H200,...",
-    help="Kinds of machines, each of which does everything.",
 )
-_OPTIONS = click.option(
+_OPTIONS = options.option(
     "--options",
+    "Options of the command on each machine, such as '--blocks 8'.",
     default="",
     metavar="WORDS",
-    help="Options of the command on each machine, such as '--blocks 8'.",
 )
-_JOINING: Sequence[Decorator] = (
-    click.option(
+_JOINING: Sequence[options.Decorator] = (
+    options.option(
         "--repository",
+        "Where machines fetch commits.",
+        "this checkout",
         metavar="PATH|URL",
-        help="Where machines fetch commits.",
-        show_default="this checkout",
     ),
-    click.option(
+    options.option(
         "--lease",
+        "Give a machine up that was silent for so long.",
+        shown=True,
         type=click.FloatRange(min=2),
         default=60.0,
-        show_default=True,
         metavar="SECONDS",
-        help="Give a machine up that was silent for so long.",
     ),
-    click.option(
+    options.option(
         "--per",
+        "What a job has alone; of a GPU also its share of the cores.",
+        shown=True,
         type=click.Choice([MACHINE, GPU]),
         default=MACHINE,
-        show_default=True,
-        help="What a job has alone; of a GPU also its share of the cores.",
     ),
     address_option,
-    store_option,
+    options.store_option,
 )
 
 
@@ -101,10 +101,9 @@ def url(store: str | None) -> str:
     Raises:
         StoreError: it cannot be opened.
     """
-    from steelyard.declare import config
     from steelyard.store.store import Store
 
-    url = config.load({"store": store}).store
+    url = options.url(store)
     url = url if "://" in url else str(Path(url).absolute())
     with Store.open(url):  # its tables are there before anybody needs them
         return url

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -11,41 +12,45 @@ from steelyard.clocks import gpu
 from steelyard.declare import config
 from steelyard.declare.config import ALL, AUTO, OFF, Config
 
+if TYPE_CHECKING:
+    from steelyard.store.store import Store
+
+FILE: Final = click.Path(dir_okay=False, path_type=Path)
+PATH: Final = click.Path(path_type=Path)
+
 Decorator = Callable[[Any], Any]
 """What gives a command an option."""
 
 
-def _named(name: str, text: str, shown: str | bool = False, **how: Any) -> Decorator:
+def option(name: str, text: str, shown: str | bool = False, **how: Any) -> Decorator:
     """Return an option; ``how`` is as click has it."""
     return click.option(*name.split(), help=text, show_default=shown, **how)
 
 
 def _number(name: str, text: str, shown: str, metavar: str | None = None) -> Decorator:
     kind = float if metavar else int
-    return _named(name, text, shown, type=kind, metavar=metavar)
+    return option(name, text, shown, type=kind, metavar=metavar)
 
 
-store_option = _named(
-    "--store",
-    "Where runs are kept; a file or an SQLAlchemy URL.",
-    metavar="PATH|URL",
+store_option = option(
+    "--store", "Where runs are kept; a file or an SQLAlchemy URL.", metavar="PATH|URL"
 )
-pattern_option = _named(
+pattern_option = option(
     "-k pattern", "Select by words of case ids with and/or/not.", metavar="EXPR"
 )
-overrides_option = _named(
+overrides_option = option(
     "-p overrides",
     "Replace an axis's values: AXIS=1,2 or AXIS=2^10:2^20:4x.",
     multiple=True,
     metavar="AXIS=1,2",
 )
-relative_option = _named(
+relative_option = option(
     "--relative-to",
     "Add each case's time over that of the case with this value.",
     metavar="AXIS=VALUE",
 )
-gpu_option = _named("--gpu", "Use this GPU.", "the least used", metavar="N|UUID")
-wait_option = _named(
+gpu_option = option("--gpu", "Use this GPU.", "the least used", metavar="N|UUID")
+wait_option = option(
     "--wait",
     "Wait this long for a run that is measuring.",
     shown=True,
@@ -53,28 +58,28 @@ wait_option = _named(
     default=0.0,
     metavar="SECONDS",
 )
-columns_option = _named(
+columns_option = option(
     "--columns",
     "Show these columns too: watts, joules, celsius, mhz, cpu, items, peak.",
     metavar="NAME,...",
     default="",
 )
-across_option = _named(
+across_option = option(
     "--across",
     "One table a benchmark: a row a case, a column a value of this axis.",
     metavar="AXIS|mode",
 )
-plot_option = _named(
+plot_option = option(
     "--plot",
     "Draw time over the axis of --across to this SVG file too.",
     metavar="FILE",
 )
-output_option = _named("--output", "Write it there.", "-", metavar="FILE")
+output_option = option("--output", "Write it there.", "-", metavar="FILE")
 seed_option = _number("--seed", "Seed of the inputs and of the order of turns.", "0")
 blocks_option = _number(
     "--blocks", "Give every case this many turns, each in a new process.", "4"
 )
-inputs_option = _named(
+inputs_option = option(
     "--input inputs",
     "Fill the input X from a file.",
     multiple=True,
@@ -88,16 +93,12 @@ budget_option = _number(
     "SECONDS",
 )
 precision_option = _number(
-    "--precision",
-    "Sample until half the interval is below this.",
-    "0.5",
-    "PERCENT",
+    "--precision", "Sample until half the interval is below this.", "0.5", "PERCENT"
 )
-trust_option = click.option(
-    "--trust",
-    "trusted",
+trust_option = option(
+    "--trust trusted",
+    "Run a capsule's code though nobody that you listed signed it.",
     is_flag=True,
-    help="Run a capsule's code though nobody that you listed signed it.",
 )
 timeout_option = _number(
     "--timeout", "Fail a case that is silent for this long.", "60", "SECONDS"
@@ -107,13 +108,13 @@ timeout_option = _number(
 def modes_option(shown: str) -> Decorator:
     """Return ``--mode``; what is measured without it is shown."""
     text = "What to measure: kernel/cold, latency/warm/64, ..."
-    return _named("--mode modes", text, shown, multiple=True, metavar="MODE,...")
+    return option("--mode modes", text, shown, multiple=True, metavar="MODE,...")
 
 
 def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command every option that says what is measured and how."""
-    for option in reversed(_MEASURING):
-        command = option(command)
+    for one in reversed(_MEASURING):
+        command = one(command)
     return command
 
 
@@ -125,27 +126,27 @@ _MEASURING = (
     precision_option,
     blocks_option,
     timeout_option,
-    _named(
+    option(
         "--check/--no-check",
         "Check results against the benchmark's reference.",
         shown=True,
         default=True,
     ),
-    _named("--allocations", "Count what a launch allocates.", is_flag=True),
+    option("--allocations", "Count what a launch allocates.", is_flag=True),
     wait_option,
     gpu_option,
-    _named(
+    option(
         "--clock",
         f"Read kernels on a GPU by this clock: {', '.join(gpu.own())}.",
         "the best there is",
         metavar="ID",
     ),
-    _named(
+    option(
         "--clocks every_clock",
         "Read kernels on a GPU by every clock, side by side.",
         type=click.Choice([ALL]),
     ),
-    _named(
+    option(
         "--peaks",
         "Measure once what the GPU does at most, for percent of it.",
         AUTO,
@@ -175,6 +176,18 @@ def loaded(asked: dict[str, Any], paths: Sequence[str], **fixed: Any) -> Config:
     """
     flags = {key: asked.pop(key) for key in config.READERS.keys() & asked}
     return config.load(flags | {"suites": tuple(paths) or None} | fixed)
+
+
+def url(store: str | None) -> str:
+    """Return where runs are kept: what is asked for, else what is configured."""
+    return config.load({"store": store}).store
+
+
+def opened(store: str | None) -> Store:
+    """Return the store that is asked for, else the configured one; it must be there."""
+    from steelyard.store.store import Store
+
+    return Store.open(url(store), create=False)
 
 
 def places(chosen: Config, paths: Sequence[str]) -> list[str]:

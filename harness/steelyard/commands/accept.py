@@ -10,7 +10,7 @@ import click
 
 from steelyard.analyse import rows
 from steelyard.analyse.verdict import CHANGED
-from steelyard.commands._options import store_option
+from steelyard.commands import _options as options
 from steelyard.commands.verdict import from_option, outcome_of
 from steelyard.errors import SteelyardError
 from steelyard.gate import doubted, policy, policy_file, words
@@ -20,23 +20,22 @@ from steelyard.gate.policy import STATIC, VANISHED, Accepted
 INTENDED = frozenset({*map(str, CHANGED), VANISHED})
 """Changes that somebody can have intended; never a failure, nor what is not known."""
 
-policy_option = click.option(
-    "--policy",
-    "policy_path",
-    type=click.Path(dir_okay=False, path_type=Path),
+policy_option = options.option(
+    "--policy policy_path",
+    "The project's policy.",
+    str(policy_file.NAME),
+    type=options.FILE,
     metavar="FILE",
-    help="The project's policy.",
-    show_default=str(policy_file.NAME),
 )
 
 
 @click.command()
 @click.argument("cases", metavar="CASE...", nargs=-1, required=True)
-@click.option("--reason", required=True, help="Why it is intended.")
-@click.option("-m", "--mode", help="Only in this mode, or on this target.")
+@options.option("--reason", "Why it is intended.", required=True)
+@options.option("-m --mode", "Only in this mode, or on this target.")
 @from_option
 @policy_option
-@store_option
+@options.store_option
 def command(
     *,
     cases: Sequence[str],

@@ -21,6 +21,7 @@ from rich.text import Text
 from steelyard.analyse import program
 from steelyard.analyse.program import Events
 from steelyard.commands import _capsules
+from steelyard.commands import _options as options
 from steelyard.declare import config, plan
 from steelyard.declare import mode as modes
 from steelyard.errors import SteelyardError
@@ -50,51 +51,47 @@ SAMPLERS: Final = {
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option(
-    "--trace",
-    "place",
-    type=click.Path(dir_okay=False, path_type=Path),
+@options.option(
+    "--trace place",
+    "Write a trace of the GPU's work too, for ui.perfetto.dev.",
+    type=options.FILE,
     metavar="FILE",
-    help="Write a trace of the GPU's work too, for ui.perfetto.dev.",
 )
-@click.option(
+@options.option(
     "--memory",
+    "Memory and waits too: a launch then takes the host 3 us longer, not 1.",
     is_flag=True,
-    help="Memory and waits too: a launch then takes the host 3 us longer, not 1.",
 )
-@click.option(
-    "--stacks",
-    "sampled",
-    type=click.Path(dir_okay=False, path_type=Path),
+@options.option(
+    "--stacks sampled",
+    "Sample Python's stacks too, by py-spy or perf, whichever is installed.",
+    type=options.FILE,
     metavar="FILE",
-    help="Sample Python's stacks too, by py-spy or perf, whichever is installed.",
 )
-@click.option(
-    "--capture",
-    "kernel",
+@options.option(
+    "--capture kernel",
+    "Write a capsule of a launch of this kernel; * stands for any part of its name.",
     metavar="KERNEL",
-    help="Write a capsule of a launch of this kernel; * stands for any part of its name.",
 )
-@click.option(
+@options.option(
     "--launch",
+    "Which launch of it to capture.",
+    shown=True,
     type=click.IntRange(min=1),
     default=1,
-    help="Which launch of it to capture.",
-    show_default=True,
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+@options.option(
+    "-o --output",
+    f"Write the capsule there: x{SUFFIX}.",
+    type=options.FILE,
     metavar="FILE",
-    help=f"Write the capsule there: x{SUFFIX}.",
 )
-@click.option(
+@options.option(
     "--timeout",
+    "End the program after this long.",
+    "none",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="End the program after this long.",
-    show_default="none",
 )
 @click.argument("words", metavar="-- python PROGRAM [ARGUMENTS]...", nargs=-1)
 def command(
@@ -213,9 +210,9 @@ def _sampler(place: Path) -> list[str]:
     Raises:
         SteelyardError: none is installed.
     """
-    for name, options in SAMPLERS.items():
+    for name, words in SAMPLERS.items():
         if shutil.which(name):
-            return [name, *(option.format(place) for option in options)]
+            return [name, *(word.format(place) for word in words)]
     raise SteelyardError(
         "--stacks: neither py-spy nor perf is installed. Install one, `pip install py-spy` "
         "for example, or leave --stacks out."

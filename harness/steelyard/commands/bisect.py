@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from steelyard.commands import _fleet
-from steelyard.commands._options import (
-    gpu_option,
-    loaded,
-    modes_option,
-    overrides_option,
-    seed_option,
-    timeout_option,
-    wait_option,
-)
+from steelyard.commands import _options as options
 from steelyard.errors import FINE
 
 if TYPE_CHECKING:
@@ -32,17 +24,17 @@ if TYPE_CHECKING:
 @click.argument("good")
 @click.argument("bad")
 @click.argument("paths", nargs=-1)
-@overrides_option
-@modes_option("the first that the benchmark asks for")
-@seed_option
-@timeout_option
-@wait_option
-@gpu_option
-@click.option(
+@options.overrides_option
+@options.modes_option("the first that the benchmark asks for")
+@options.seed_option
+@options.timeout_option
+@options.wait_option
+@options.gpu_option
+@options.option(
     "--on",
+    "Search on all machines of a fleet's kind at once.",
+    "this machine",
     metavar="gpu=H200,...",
-    help="Search on all machines of a fleet's kind at once.",
-    show_default="this machine",
 )
 @_fleet.joining
 @click.option("--pair", hidden=True)
@@ -82,7 +74,7 @@ def command(
         return _elsewhere(
             case_name, (good, bad), paths, on=on, options=given, joining=joining
         )
-    chosen = loaded(asked, paths)
+    chosen = options.loaded(asked, paths)
     request = session.Request(config.suites(chosen), **asked)
     how = session.settings(chosen, request)
     with (

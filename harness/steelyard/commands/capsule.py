@@ -21,12 +21,11 @@ from steelyard.store import capsules, session
 @click.command()
 @click.argument("case")
 @click.argument("paths", nargs=-1)
-@click.option(
-    "-o",
-    "--output",
+@options.option(
+    "-o --output",
+    f"Write it there: x{capsules.SUFFIX}.",
     required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help=f"Write it there: x{capsules.SUFFIX}.",
+    type=options.FILE,
 )
 @options.overrides_option
 @options.modes_option("what the benchmark asks for, else kernel/cold,kernel/warm")

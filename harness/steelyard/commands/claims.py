@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from steelyard.commands._options import (
-    blocks_option,
-    format_option,
-    gpu_option,
-    output_option,
-    seed_option,
-    store_option,
-    timeout_option,
-    wait_option,
-)
+from steelyard.commands import _options as options
 from steelyard.declare import claims_file
 from steelyard.errors import SteelyardError
 
@@ -36,23 +27,23 @@ TAG = "claims"
     "path",
     metavar="[FILE]",
     default=claims_file.NAME,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.FILE,
 )
-@click.option(
-    "-k", "pattern", metavar="EXPR", help="Only claims whose names have these words."
+@options.option(
+    "-k pattern", "Only claims whose names have these words.", metavar="EXPR"
 )
-@click.option(
-    "--run", "stored", metavar="RUN", help="Judge a stored run and measure nothing."
+@options.option(
+    "--run stored", "Judge a stored run and measure nothing.", metavar="RUN"
 )
-@blocks_option
-@seed_option
-@click.option("--budget", type=float, metavar="SECONDS", help="End by then.")
-@timeout_option
-@wait_option
-@gpu_option
-@format_option("claims")
-@output_option
-@store_option
+@options.blocks_option
+@options.seed_option
+@options.option("--budget", "End by then.", type=float, metavar="SECONDS")
+@options.timeout_option
+@options.wait_option
+@options.gpu_option
+@options.format_option("claims")
+@options.output_option
+@options.store_option
 def command(
     *,
     path: Path,

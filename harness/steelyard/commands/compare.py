@@ -5,29 +5,25 @@ from __future__ import annotations
 import click
 
 from steelyard.analyse import compare as comparing
-from steelyard.commands._options import format_option, store_option
-from steelyard.declare import config
+from steelyard.commands import _options as options
 from steelyard.errors import SteelyardError
 from steelyard.machine import files
 from steelyard.report import comparison, json_report, tables
 from steelyard.report.formats import Compared, formats, json
-from steelyard.store.store import Store
 
 
 @click.command()
 @click.argument("base")
 @click.argument("new", default="@-1")
-@click.option("-k", "pattern", metavar="WORD", help="Only cases that contain it.")
-@click.option(
+@options.option("-k pattern", "Only cases that contain it.", metavar="WORD")
+@options.option(
     "--across-machines",
+    "Print ratios of two machines, GPUs or drivers, labelled as such.",
     is_flag=True,
-    help="Print ratios of two machines, GPUs or drivers, labelled as such.",
 )
-@format_option("compared")
-@click.option(
-    "--json", "json_file", metavar="FILE|-", help="Write the ratios to a file."
-)
-@store_option
+@options.format_option("compared")
+@options.option("--json json_file", "Write the ratios to a file.", metavar="FILE|-")
+@options.store_option
 def command(
     *,
     base: str,
@@ -45,7 +41,7 @@ def command(
     """
     if json_file not in {None, "-"}:
         files.require_writable(str(json_file), "--json")
-    with Store.open(config.load({"store": store}).store, create=False) as opened:
+    with options.opened(store) as opened:
         sides = opened.find(base), opened.find(new)
         trials = [opened.trials(side.uid) for side in sides]
         around = [

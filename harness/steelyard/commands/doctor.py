@@ -6,17 +6,16 @@ from pathlib import Path
 
 import click
 
-from steelyard.commands._options import store_option
-from steelyard.declare import config
+from steelyard.commands import _options as options
 from steelyard.machine import doctor, gpu_doctor
 from steelyard.report import diagnosis, tables
 
 
 @click.command()
-@store_option
+@options.store_option
 def command(store: str | None) -> None:
     """Report what makes numbers on this machine unreliable."""
-    url = config.load({"store": store}).store
+    url = options.url(store)
     folder = Path.cwd() if "://" in url else Path(url).parent
     found = [*doctor.findings(folder), *gpu_doctor.findings()]
     console = tables.console()

@@ -11,8 +11,7 @@ from rich.text import Text
 from steelyard.analyse.rows import rows
 from steelyard.analyse.run import Run
 from steelyard.analyse.trial import Trial
-from steelyard.commands._options import store_option
-from steelyard.declare import config
+from steelyard.commands import _options as options
 from steelyard.errors import SteelyardError
 from steelyard.report import explained, stored, tables
 from steelyard.report.explained import Side
@@ -23,15 +22,15 @@ from steelyard.store.store import Store
 @click.command()
 @click.argument("base", metavar="A")
 @click.argument("head", metavar="B")
-@click.option("--mode", metavar="MODE", help="Only this mode.", show_default="all")
-@store_option
+@options.option("--mode", "Only this mode.", "all", metavar="MODE")
+@options.store_option
 def command(*, base: str, head: str, mode: str | None, store: str | None) -> None:
     """Say what differs between A and B, and how much of their ratio that accounts for.
 
     A and B are each a case of the latest stored run that has it, RUN:CASE of another run
     (RUN as in `show`), or a capsule, of which nothing is run.
     """
-    url = config.load({"store": store}).store
+    url = options.url(store)
     both = [dict(_modes(name, url)) for name in (base, head)]
     shared = [m for m in both[0] if m in both[1] and mode in {None, m}]
     if not shared:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from steelyard.commands import _fleet
-from steelyard.commands._options import store_option
+from steelyard.commands import _options as options
 from steelyard.errors import SteelyardError
 
 
@@ -20,26 +20,25 @@ def command() -> None:
 
 @command.command()
 @_fleet.address_option
-@click.option(
+@options.option(
     "--bind",
+    "This machine's address for the others; keep it in a private network.",
+    shown=True,
     default="127.0.0.1",
-    show_default=True,
     metavar="IP[:PORT]",
-    help="This machine's address for the others; keep it in a private network.",
 )
-@click.option(
+@options.option(
     "--local",
+    "Start N nodes here that pass for machines, to try it.",
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="Start N nodes here that pass for machines, to try it.",
 )
-@click.option(
-    "--ray",
-    "more",
+@options.option(
+    "--ray more",
+    "More options of `ray start`, of a machine that others reach.",
     default="",
     metavar="WORDS",
-    help="More options of `ray start`, of a machine that others reach.",
 )
 def up(*, address: str | None, bind: str, local: int, more: str) -> None:
     """Make this machine one of a fleet: of the cluster at --address, or of a new one.
@@ -68,7 +67,7 @@ def down() -> None:
 
 @command.command()
 @_fleet.address_option
-@store_option
+@options.store_option
 def status(*, address: str | None, store: str | None) -> None:
     """List the machines with their facts and jobs, and the campaigns under way."""
     from steelyard.fleet import campaign, cluster, shares
@@ -95,17 +94,15 @@ def status(*, address: str | None, store: str | None) -> None:
 
 @command.command()
 @click.argument("suites", nargs=-1)
-@click.option(
-    "--commits", default="HEAD", show_default=True, metavar="A..B", help="Or one."
-)
-@click.option(
+@options.option("--commits", "Or one.", shown=True, default="HEAD", metavar="A..B")
+@options.option(
     "--repeat",
+    "Run each so many times.",
+    shown=True,
     type=click.IntRange(min=1),
     default=1,
-    show_default=True,
-    help="Run each so many times.",
 )
-@click.option("--resume", metavar="CAMPAIGN", help="Go on with one that was stopped.")
+@options.option("--resume", "Go on with one that was stopped.", metavar="CAMPAIGN")
 @_fleet.driving
 def run(
     *,

@@ -10,20 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from steelyard.commands._options import (
-    format_option,
-    gpu_option,
-    loaded,
-    modes_option,
-    output_option,
-    overrides_option,
-    pattern_option,
-    seed_option,
-    store_option,
-    timeout_option,
-    trust_option,
-    wait_option,
-)
+from steelyard.commands import _options as options
 from steelyard.errors import SteelyardError
 
 if TYPE_CHECKING:
@@ -35,42 +22,41 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("baseline", required=False)
 @click.argument("paths", nargs=-1)
-@click.option(
+@options.option(
     "--lane",
+    "Compare code without running it, or measure both sides in turn.",
+    shown=True,
     type=click.Choice(["static", "gate"]),
     default="gate",
-    show_default=True,
-    help="Compare code without running it, or measure both sides in turn.",
 )
-@pattern_option
-@overrides_option
-@modes_option("what the benchmark asks for")
-@seed_option
-@click.option(
+@options.pattern_option
+@options.overrides_option
+@options.modes_option("what the benchmark asks for")
+@options.seed_option
+@options.option(
     "--budget",
+    "Leave unresolved what is open after this long.",
+    "none",
     type=float,
     metavar="SECONDS",
-    help="Leave unresolved what is open after this long.",
-    show_default="none",
 )
-@timeout_option
-@wait_option
-@format_option("gate")
-@output_option
-@click.option(
-    "--annotations", is_flag=True, help="Print ::error lines for GitHub's checks."
+@options.timeout_option
+@options.wait_option
+@options.format_option("gate")
+@options.output_option
+@options.option(
+    "--annotations", "Print ::error lines for GitHub's checks.", is_flag=True
 )
-@click.option(
-    "--ci",
-    "folder",
+@options.option(
+    "--ci folder",
+    "Refuse a fork's code, leave gate.json, summary.md and junit.xml in FOLDER, "
+    "and print annotations.",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Refuse a fork's code, leave gate.json, summary.md and junit.xml in FOLDER, "
-    "and print annotations.",
 )
-@trust_option
-@gpu_option
-@store_option
+@options.trust_option
+@options.gpu_option
+@options.store_option
 def command(
     *,
     baseline: str | None,
@@ -100,7 +86,7 @@ def command(
         ci.prepare(folder)
         if lane != "static":
             ci.require_own_code()
-    chosen = loaded(asked, paths)
+    chosen = options.loaded(asked, paths)
     if lane != "static" and baseline is None:
         raise SteelyardError(
             "name a baseline: a commit, such as main, or a stored run."

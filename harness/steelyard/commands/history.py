@@ -8,15 +8,13 @@ from typing import Final
 
 import click
 
-from steelyard.commands._options import store_option
-from steelyard.declare import config
+from steelyard.commands import _options as options
 from steelyard.errors import SteelyardError
 from steelyard.machine import files
 from steelyard.report import chart, drawing, tables
 from steelyard.store import asv_results, branches
 from steelyard.store import series as history
 from steelyard.store.series import History, Measured, Place
-from steelyard.store.store import Store
 
 LAST: Final = 150
 """Runs that the list of commits is made of."""
@@ -24,46 +22,41 @@ LAST: Final = 150
 
 @click.command()
 @click.argument("case_name", metavar="[CASE]", required=False)
-@click.option(
-    "-m", "--mode", metavar="MODE", help="Default: the first it was measured in."
+@options.option("-m --mode", "Default: the first it was measured in.", metavar="MODE")
+@options.option("--tag", "Only runs that have this tag.")
+@options.option(
+    "--branch", "Only runs of commits of this branch, in the commits' order."
 )
-@click.option("--tag", help="Only runs that have this tag.")
-@click.option(
-    "--branch", help="Only runs of commits of this branch, in the commits' order."
-)
-@click.option(
+@options.option(
     "--on",
+    "All machines of these kinds, each kind apart.",
+    "the latest run's machine",
     multiple=True,
     metavar="gpu=H200,...|any",
-    help="All machines of these kinds, each kind apart.",
-    show_default="the latest run's machine",
 )
-@click.option(
+@options.option(
     "--last",
+    "Read so many of the latest runs, 0 for all.",
+    f"{LAST}, all for one CASE",
     type=click.IntRange(min=0),
     metavar="RUNS",
-    help="Read so many of the latest runs, 0 for all.",
-    show_default=f"{LAST}, all for one CASE",
 )
-@click.option("--commit", "at", help="List every step at this commit.")
-@click.option(
+@options.option("--commit at", "List every step at this commit.")
+@options.option(
     "--limit",
+    "Commits to list, the latest.",
+    shown=True,
     type=click.IntRange(min=1),
     default=20,
-    show_default=True,
-    help="Commits to list, the latest.",
 )
-@click.option(
-    "--asv",
-    "results",
+@options.option(
+    "--asv results",
+    "asv's results (its results_dir) instead of the store.",
     metavar="FOLDER",
-    type=click.Path(path_type=Path),
-    help="asv's results (its results_dir) instead of the store.",
+    type=options.PATH,
 )
-@click.option(
-    "--svg", type=click.Path(dir_okay=False), help="Draw CASE to this file too."
-)
-@store_option
+@options.option("--svg", "Draw CASE to this file too.", type=click.Path(dir_okay=False))
+@options.store_option
 def command(
     *,
     case_name: str | None,
@@ -93,7 +86,7 @@ def command(
     if results is not None:
         measured = _of_asv(results, case_name, tag, commits)
     else:
-        with Store.open(config.load({"store": store}).store, create=False) as opened:
+        with options.opened(store) as opened:
             measured = history.stored(
                 *(opened, case_name, tag, commits), on=on, last=last
             )

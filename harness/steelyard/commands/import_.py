@@ -11,8 +11,7 @@ from typing import Final
 import click
 
 from steelyard.analyse.run import UNKNOWN, Run
-from steelyard.commands._options import store_option
-from steelyard.declare import config
+from steelyard.commands import _options as options
 from steelyard.errors import SteelyardError
 from steelyard.machine import files, writer
 from steelyard.store import imports
@@ -29,15 +28,15 @@ LARGEST: Final = 1 << 30
     metavar="FILES...",
     nargs=-1,
     required=True,
-    type=click.Path(path_type=Path),
+    type=options.PATH,
 )
-@click.option(
+@options.option(
     "--commit",
+    "Which commit was measured, for files that do not say so.",
     metavar="HASH",
     default=UNKNOWN,
-    help="Which commit was measured, for files that do not say so.",
 )
-@store_option
+@options.store_option
 def command(paths: Sequence[Path], commit: str, store: str | None) -> None:
     """Add runs to the store: exported ones, and results of other tools.
 
@@ -53,7 +52,7 @@ def command(paths: Sequence[Path], commit: str, store: str | None) -> None:
             f"--commit is {commit!a}, expected the 7 to 40 hexadecimal digits of a commit, "
             "as `git rev-parse HEAD` prints them."
         )
-    with Store.open(config.load({"store": store}).store) as opened:
+    with Store.open(options.url(store)) as opened:
         for path in paths:
             found = 0
             for place in _files(path):

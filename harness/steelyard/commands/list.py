@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import click
 
-from steelyard.commands._options import overrides_option, pattern_option, places
+from steelyard.commands import _options as options
 from steelyard.declare import config, discovery, plan
 
 
 @click.command()
 @click.argument("paths", nargs=-1)
-@pattern_option
-@overrides_option
+@options.pattern_option
+@options.overrides_option
 def command(
     paths: tuple[str, ...], pattern: str | None, overrides: Sequence[str]
 ) -> None:
@@ -23,6 +23,6 @@ def command(
     small built-in suite.
     """
     chosen = config.load({"suites": paths or None})
-    for case in discovery.find(places(chosen, paths), pattern, overrides):
+    for case in discovery.find(options.places(chosen, paths), pattern, overrides):
         where = "  on a GPU" * plan.needs_gpu(case)
         click.echo(f"{case.id}  {' '.join(map(str, case.modes()))}{where}")

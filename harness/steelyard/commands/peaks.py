@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from steelyard.commands._options import gpu_option
+from steelyard.commands import _options as options
 from steelyard.declare import config
 from steelyard.machine import gpu_choice as gpus
 from steelyard.machine import lock
@@ -13,8 +13,8 @@ from steelyard.report import peaks_table, tables
 
 
 @click.command()
-@click.option("--again", is_flag=True, help="Measure them again.")
-@gpu_option
+@options.option("--again", "Measure them again.", is_flag=True)
+@options.gpu_option
 def command(*, again: bool, gpu: str | None) -> None:
     """Show what a GPU does at most: copies by size, operations by dtype.
 

@@ -33,15 +33,15 @@ the capsule's digest behind it."""
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=options.PATH)
 @click.argument("paths", nargs=-1)
 @options.trust_option
-@click.option(
+@options.option(
     "--beside",
+    "Measure this commit's build, or the working tree's, in turn with it.",
     metavar="COMMIT|.",
-    help="Measure this commit's build, or the working tree's, in turn with it.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the plan and run nothing.")
+@options.option("--dry-run", "Print the plan and run nothing.", is_flag=True)
 @options.modes_option("those that it was measured in")
 @options.budget_option
 @options.precision_option

@@ -8,9 +8,8 @@ from typing import Final
 import click
 
 from steelyard.analyse import kinds
-from steelyard.commands._options import store_option
+from steelyard.commands import _options as options
 from steelyard.commands.verdict import outcome_of
-from steelyard.declare import config
 from steelyard.errors import SteelyardError
 from steelyard.gate import document
 from steelyard.machine import files
@@ -33,29 +32,27 @@ STORE: Final = "store"
     "subject", metavar="[RUN|gate|history|machines|store|FILE]", required=False
 )
 @click.argument("case", metavar="[CASE]", required=False)
-@click.option(
-    "-o",
-    "--output",
+@options.option(
+    "-o --output",
+    "Write it there.",
+    "report.html, or report for a store",
     metavar="FILE|FOLDER",
-    type=click.Path(path_type=Path),
-    help="Write it there.",
-    show_default="report.html, or report for a store",
+    type=options.PATH,
 )
-@click.option(
+@options.option(
     "--samples/--no-samples",
+    "Whether `import` can read a run from its page.",
+    "up to 300 kB",
     default=None,
-    help="Whether `import` can read a run from its page.",
-    show_default="up to 300 kB",
 )
-@click.option(
-    "--runs",
-    "count",
+@options.option(
+    "--runs count",
+    "Runs of a store that have a page, the latest.",
+    shown=True,
     type=click.IntRange(min=0),
     default=1,
-    help="Runs of a store that have a page, the latest.",
-    show_default=True,
 )
-@store_option
+@options.store_option
 def command(
     *,
     subject: str | None,
@@ -79,7 +76,7 @@ def command(
     elif subject and Path(subject).is_file():
         text = _of_file(Path(subject))
     else:
-        with Store.open(config.load({"store": store}).store, create=False) as opened:
+        with options.opened(store) as opened:
             if subject == HISTORY:
                 text = _of_history(opened, case)
             elif subject == MACHINES:
@@ -141,7 +138,7 @@ def _write_store(
 ) -> None:
     """Write a folder: an index, the history, the last gate, and the latest runs."""
     files.folder(folder, f"-o {folder}", "Name a folder that can be written.")
-    url = config.load({"store": store}).store
+    url = options.url(store)
     pages: dict[str, str] = {}
     with Store.open(url, create=False) as opened:
         every = opened.runs()

@@ -8,18 +8,7 @@ from typing import Any
 import click
 
 from steelyard.analyse import rows
-from steelyard.commands._options import (
-    across_option,
-    columns_option,
-    loaded,
-    measuring_options,
-    overrides_option,
-    pattern_option,
-    places,
-    plot_option,
-    relative_option,
-    store_option,
-)
+from steelyard.commands import _options as options
 from steelyard.declare import plan
 from steelyard.errors import SteelyardError
 from steelyard.machine import files
@@ -31,30 +20,28 @@ from steelyard.store import session
 
 @click.command()
 @click.argument("paths", nargs=-1)
-@pattern_option
-@overrides_option
-@measuring_options
-@click.option(
+@options.pattern_option
+@options.overrides_option
+@options.measuring_options
+@options.option(
     "--profile",
+    "Read Nsight Compute's counters of one launch of each case on a GPU.",
     type=click.Choice(["ncu"]),
-    help="Read Nsight Compute's counters of one launch of each case on a GPU.",
 )
-@click.option(
+@options.option(
     "--trace",
+    "Write a trace of some launches of each case, for ui.perfetto.dev.",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Write a trace of some launches of each case, for ui.perfetto.dev.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the plan and measure nothing.")
-@click.option("--tag", "tags", multiple=True, help="Name the run, to find it by.")
-@click.option(
-    "--json", "json_file", metavar="FILE|-", help="Write the results to a file."
-)
-@columns_option
-@across_option
-@plot_option
-@relative_option
-@store_option
+@options.option("--dry-run", "Print the plan and measure nothing.", is_flag=True)
+@options.option("--tag tags", "Name the run, to find it by.", multiple=True)
+@options.option("--json json_file", "Write the results to a file.", metavar="FILE|-")
+@options.columns_option
+@options.across_option
+@options.plot_option
+@options.relative_option
+@options.store_option
 def command(
     *,
     paths: tuple[str, ...],
@@ -80,9 +67,9 @@ def command(
         raise SteelyardError("--clock and --clocks exclude each other: give one.")
     asked["clock"] = every or asked["clock"]
     of_gpu = {"--gpu": asked["gpu"], "--clocks" if every else "--clock": asked["clock"]}
-    chosen = loaded(asked, paths)
+    chosen = options.loaded(asked, paths)
     request = session.Request(
-        places=places(chosen, paths), blocks=chosen.blocks, **asked
+        places=options.places(chosen, paths), blocks=chosen.blocks, **asked
     )
     settings = session.settings(
         chosen,

@@ -10,13 +10,7 @@ import click
 
 from steelyard.analyse.verdict import Policy
 from steelyard.commands import INTERRUPTED
-from steelyard.commands._options import (
-    gpu_option,
-    overrides_option,
-    pattern_option,
-    store_option,
-    wait_option,
-)
+from steelyard.commands import _options as options
 from steelyard.declare import config, discovery
 from steelyard.declare.plan import PlannedTrial
 from steelyard.errors import FAILED, FINE, UNRESOLVED
@@ -38,18 +32,18 @@ MINUTES: Final = 10.0
 
 @click.command()
 @click.argument("paths", nargs=-1)
-@click.option(
+@options.option(
     "--minutes",
+    "How long it takes; more of them narrow what it finds.",
+    shown=True,
     type=click.FloatRange(min=0, min_open=True),
     default=MINUTES,
-    show_default=True,
-    help="How long it takes; more of them narrow what it finds.",
 )
-@pattern_option
-@overrides_option
-@wait_option
-@gpu_option
-@store_option
+@options.pattern_option
+@options.overrides_option
+@options.wait_option
+@options.gpu_option
+@options.store_option
 def command(
     *,
     paths: tuple[str, ...],

@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import click
 
-from steelyard.commands._options import (
-    across_option,
-    columns_option,
-    format_option,
-    plot_option,
-    relative_option,
-    store_option,
-)
-from steelyard.declare import config
+from steelyard.commands import _options as options
 from steelyard.report import columns as columns_list
 from steelyard.report import curves, pivot, stored, sweeps
 from steelyard.report.formats import Results
-from steelyard.store.store import Store
 
 
 @click.command()
 @click.argument("run_name", metavar="[RUN]", required=False)
 @click.argument("case_name", metavar="[CASE]", required=False)
-@click.option("--runs", "all_runs", is_flag=True, help="List the stored runs.")
-@click.option("--repro", is_flag=True, help="Print only how to measure the case again.")
-@format_option("results")
-@columns_option
-@across_option
-@plot_option
-@relative_option
-@store_option
+@options.option("--runs all_runs", "List the stored runs.", is_flag=True)
+@options.option("--repro", "Print only how to measure the case again.", is_flag=True)
+@options.format_option("results")
+@options.columns_option
+@options.across_option
+@options.plot_option
+@options.relative_option
+@options.store_option
 def command(
     *,
     run_name: str | None,
@@ -49,7 +40,7 @@ def command(
     for the latest (the default), @-2 for the one before.
     """
     wanted = columns_list.read(columns)
-    with Store.open(config.load({"store": store}).store, create=False) as opened:
+    with options.opened(store) as opened:
         if all_runs:
             stored.print_runs(opened)
             return

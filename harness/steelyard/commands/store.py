@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from steelyard.commands._options import store_option
-from steelyard.declare import config
+from steelyard.commands import _options as options
 from steelyard.errors import SteelyardError
 from steelyard.machine.writer import now
 from steelyard.store import places, pruning
@@ -21,8 +20,8 @@ def command() -> None:
 
 @command.command()
 @click.argument("run_name", metavar="RUN")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@store_option
+@options.option("--yes", "Do not ask.", is_flag=True)
+@options.store_option
 def remove(run_name: str, *, yes: bool, store: str | None) -> None:
     """Remove a run and all its trials, also one that cannot be read any more.
 
@@ -33,26 +32,26 @@ def remove(run_name: str, *, yes: bool, store: str | None) -> None:
         question = f"Remove {what}, with {trials} trials?"
         return yes or click.confirm(question, err=True)
 
-    with Store.open(config.load({"store": store}).store, create=False) as opened:
+    with options.opened(store) as opened:
         uid = opened.remove(run_name, agree)
     click.echo(f"run {uid[:8]} was removed" if uid else "nothing was removed")
 
 
 @command.command()
-@click.option(
+@options.option(
     "--samples",
+    "Remove the samples of older runs; `history` keeps what they came to.",
     type=click.IntRange(min=1),
     metavar="DAYS",
-    help="Remove the samples of older runs; `history` keeps what they came to.",
 )
-@click.option(
-    "--runs", type=click.IntRange(min=1), metavar="DAYS", help="Remove older runs."
+@options.option(
+    "--runs", "Remove older runs.", type=click.IntRange(min=1), metavar="DAYS"
 )
-@click.option(
-    "--keep", multiple=True, metavar="TAG", help="Leave runs with this tag as they are."
+@options.option(
+    "--keep", "Leave runs with this tag as they are.", multiple=True, metavar="TAG"
 )
-@click.option("--yes", is_flag=True, help="Remove it; without, only say what.")
-@store_option
+@options.option("--yes", "Remove it; without, only say what.", is_flag=True)
+@options.store_option
 def prune(
     *,
     samples: int | None,
@@ -68,7 +67,7 @@ def prune(
     """
     if samples is None and runs is None:
         raise SteelyardError("name a limit in days: --samples 90, --runs 730, or both.")
-    url = config.load({"store": store}).store
+    url = options.url(store)
     with Store.open(url, create=False) as opened:
         found = pruning.chosen(opened.heads(), now(), samples, runs, keep)
         for line in pruning.said(found):

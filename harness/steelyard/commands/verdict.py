@@ -6,28 +6,26 @@ from pathlib import Path
 
 import click
 
-from steelyard.commands._options import format_option, output_option, store_option
-from steelyard.declare import config
+from steelyard.commands import _options as options
 from steelyard.gate import document
 from steelyard.gate.outcome import Outcome
 from steelyard.report import gate_terminal
 
-from_option = click.option(
-    "--from",
-    "source",
-    type=click.Path(dir_okay=False, path_type=Path),
+from_option = options.option(
+    "--from source",
+    "The JSON of a gate.",
+    "the last one here",
+    type=options.FILE,
     metavar="FILE",
-    help="The JSON of a gate.",
-    show_default="the last one here",
 )
 
 
 @click.command()
 @from_option
-@format_option("gate")
-@click.option("--annotations", is_flag=True, help="Add GitHub's ::error lines.")
-@output_option
-@store_option
+@options.format_option("gate")
+@options.option("--annotations", "Add GitHub's ::error lines.", is_flag=True)
+@options.output_option
+@options.store_option
 def command(
     *,
     source: Path | None,
@@ -49,5 +47,5 @@ def outcome_of(source: Path | None, store: str | None) -> Outcome:
     """Return the outcome in a file, or the last one beside a store."""
     if source is not None:
         return document.read(source)
-    url = config.load({"store": store}).store
+    url = options.url(store)
     return document.read(document.home(url) / document.LAST)
