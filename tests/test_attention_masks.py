@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import simt_tiles
 from attention_programs import H200, softmax
+from pairwise import pairs
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
@@ -20,6 +21,7 @@ from steelyard_kernels.schedule.attention import attention_of
 from steelyard_kernels.schedule.attention_tiling import AttentionTiling, columns_of
 from steelyard_kernels.targets import machine
 
+KINDS = ["causal", "ahead", "chosen", "added"]
 LOWEST = float(np.finfo("float32").min)
 FILLS = [-100.0, -1e4, -1e9, -1e30, LOWEST, -np.inf, np.nan]
 LOW = {"float16": (8, 15, 29), "bfloat16": (8, 30, 100), "float32": (8, 30, 100, 127)}
@@ -84,12 +86,11 @@ def drawn(kind, fill, dtype, m, n):
     return arrays, e / e.sum(-1, keepdims=True) @ v
 
 
-@pytest.mark.parametrize(("dtype", "shape"), CASES)
-@pytest.mark.parametrize("fill", FILLS)
-@pytest.mark.parametrize("kind", ["causal", "ahead", "chosen", "added"])
+@pytest.mark.parametrize(("kind", "fill", "case"), pairs(KINDS, FILLS, CASES))
 @pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid")
-def test_a_mask_weighs_what_it_says(kind, fill, dtype, shape):
+def test_a_mask_weighs_what_it_says(kind, fill, case):
     """By blocks of registers."""
+    dtype, shape = case
     made = masked(kind, fill)
     arrays, exact = drawn(kind, fill, dtype, *shape)
     every = strategies.candidates(simplify(made.program(*arrays)), machine())
@@ -100,9 +101,9 @@ def test_a_mask_weighs_what_it_says(kind, fill, dtype, shape):
     close(out, exact, dtype)
 
 
-@pytest.mark.parametrize("shape", [(40, 40), (40, 24), (24, 40)])
-@pytest.mark.parametrize("fill", FILLS)
-@pytest.mark.parametrize("kind", ["causal", "ahead", "chosen", "added"])
+@pytest.mark.parametrize(
+    ("kind", "fill", "shape"), pairs(KINDS, FILLS, [(40, 40), (40, 24), (24, 40)])
+)
 @pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid")
 def test_a_mask_weighs_what_it_says_on_tensor_cores(kind, fill, shape):
     """By simulation; -inf leaves keys out, other numbers are computed with."""

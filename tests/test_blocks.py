@@ -7,6 +7,7 @@ import numpy as np
 import product_programs as programs
 import pytest
 from llvmlite import binding
+from pairwise import pairs
 from product_programs import drawn
 
 from steelyard_device import processors
@@ -62,9 +63,15 @@ def bound(x, w, dtype):
     )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", ["product", "linear", "of_transposed"])
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype"),
+    pairs(
+        ["product", "linear", "of_transposed"],
+        SHAPES,
+        ["float32", "float64", "float16", "bfloat16"],
+    ),
+    ids=str,
+)
 def test_sums_are_within_their_bound_and_the_same_by_every_blocking(name, shape, dtype):
     """Each sum is added up in the order of the depth, however it is blocked."""
     made = getattr(programs, name)

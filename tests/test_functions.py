@@ -1,6 +1,7 @@
 """Errors are in units of the result's last place, against a wider NumPy type."""
 
 from decimal import Decimal, localcontext
+from functools import cache
 
 import gpu_cases
 import numpy as np
@@ -60,6 +61,7 @@ def ulps(seen, exact):
     return np.max(np.abs(seen[finite].astype(exact.dtype) - exact[finite]) / step)
 
 
+@cache
 def arguments(dtype):
     """All exponents, the neighbourhood of the hard points, and the edges."""
     random = np.random.default_rng(11)
@@ -76,7 +78,9 @@ def arguments(dtype):
         np.sqrt(0.5) * (1 + np.linspace(-1e-6, 1e-6, 9999)),
         np.ldexp(1.0, range(-149, 128)),
     ]
-    return np.concatenate([bits.view(dtype), *[part.astype(dtype) for part in parts]])
+    found = np.concatenate([bits.view(dtype), *[part.astype(dtype) for part in parts]])
+    found.setflags(write=False)
+    return found
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

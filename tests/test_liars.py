@@ -94,7 +94,7 @@ def test_honest_work_is_believed(case, mode, trials):
     [(len(confirm.PAUSES) - 1, True), (len(confirm.PAUSES), False)],
 )
 def test_work_is_doubted_only_if_it_is_slow_on_new_data_each_time(
-    monkeypatch, slow, believed
+    monkeypatch, tmp_path, slow, believed
 ):
     """A busy machine makes it slow for a while, on work that keeps nothing."""
     looks = iter([(1e9, "")] * slow + [(0.0, "")])
@@ -103,6 +103,6 @@ def test_work_is_doubted_only_if_it_is_slow_on_new_data_each_time(
     (case,) = [case for case in select(found) if case.axes.get("lie") == "honest"]
     seen = []
     turn = PlannedTrial(0, 0, case, parse("kernel/warm"))
-    how = Settings(precision=0.05, scratch=f"looks {slow}")
+    how = Settings(precision=0.05, scratch=str(tmp_path))
     runner.run([turn], how, seen.append, lambda _: None)
     assert ("unconfirmed" not in seen[0].doubts) is believed
