@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from shell import git
 
 from steelyard.analyse.stats import Estimate
-from steelyard.gate import changed
+from steelyard.gate import worktrees
 from steelyard.gate.difference import Difference
 from steelyard.gate.explain import accounts, explain, ranked
 from steelyard.gate.outcome import StaticChange
@@ -166,16 +166,16 @@ def test_changed_files_are_those_that_git_names(tmp_path):
     git(tmp_path, "commit", "-m", "first")
     for name in ("a.py", "test_a.py", "c.txt"):
         (tmp_path / name).write_text("2")
-    assert changed.files(tmp_path, "HEAD") == ("a.py",)
-    assert changed.files(tmp_path, "no-such") == ()
-    assert changed.files(tmp_path, f"--output={tmp_path / 'written'}") == ()
+    assert worktrees.changed(tmp_path, "HEAD") == ("a.py",)
+    assert worktrees.changed(tmp_path, "no-such") == ()
+    assert worktrees.changed(tmp_path, f"--output={tmp_path / 'written'}") == ()
     assert not (tmp_path / "written").exists()
 
 
 def test_without_git_nothing_is_explained_by_files(tmp_path, monkeypatch):
     """An explanation is less then, never an error."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert changed.files(tmp_path, "HEAD") == ()
+    assert worktrees.changed(tmp_path, "HEAD") == ()
 
 
 STATIC = (

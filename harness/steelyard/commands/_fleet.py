@@ -16,7 +16,7 @@ from steelyard.errors import SteelyardError
 from steelyard.fleet.shares import GPU, MACHINE
 
 if TYPE_CHECKING:
-    from steelyard.fleet.joined import Fleet
+    from steelyard.fleet.cluster import Fleet
 
 address_option = options.option(
     "--address",
@@ -88,11 +88,11 @@ def joined(
         SteelyardError: one of them does not answer.
     """
     from steelyard.declare import config
-    from steelyard.fleet import joined
+    from steelyard.fleet import cluster
 
     say = functools.partial(click.echo, err=True)
     build = config.load({}).build
-    return joined.joined(url(store), repository or str(root), build, say=say, **asked)
+    return cluster.joined(url(store), repository or str(root), build, say=say, **asked)
 
 
 def url(store: str | None) -> str:

@@ -111,7 +111,7 @@ def _elsewhere(
 ) -> int:
     """Search on a fleet's machines."""
     from steelyard.fleet import bisect
-    from steelyard.fleet.elsewhere import Elsewhere, equal
+    from steelyard.fleet.pairs import OnMachines, equal
     from steelyard.gate.worktrees import require_commit
 
     root = _fleet.root()
@@ -129,7 +129,7 @@ def _elsewhere(
                 raise
 
         machines = equal(fleet.engine.machines(), on)
-        compare = Elsewhere(machines, case, suites, tip, options, drive)
+        compare = OnMachines(machines, case, suites, tip, options, drive)
         return _said(bisect.bisect(case, good, every, compare, _say), root)
 
 

@@ -14,14 +14,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from steelyard.errors import SteelyardError
 from steelyard.fleet import engine, environments, local, shares
+from steelyard.fleet.agent import Order
+from steelyard.fleet.campaign import Campaign
+from steelyard.fleet.engine import Ray
 from steelyard.fleet.local import LABEL, LOCALHOST, STORE_BYTES
+from steelyard.fleet.record import Entry, Record
 from steelyard.machine import children, facts, gpu_choice, writer
 
 SECONDS: Final = 60.0
@@ -249,3 +254,43 @@ def _free_port() -> int:
     with socket.socket() as found:
         found.bind((LOCALHOST, 0))
         return int(found.getsockname()[1])
+
+
+@dataclass(slots=True)
+class Fleet:
+    """A cluster that campaigns are driven on."""
+
+    record: Record
+    engine: Ray
+    lease: float
+    say: Callable[[str], None]
+
+    def drive(self, name: str, tip: str) -> list[Entry]:
+        """Drive a campaign, whose suites are those of a commit, to its end."""
+        self.engine.order = replace(self.engine.order, campaign=name, tip=tip)
+        return Campaign(name, self.record, self.engine, self.say).run(self.lease)
+
+
+@contextmanager
+def joined(
+    store: str,
+    repository: str,
+    build: str,
+    *,
+    say: Callable[[str], None],
+    lease: float,
+    per: str,
+    address: str | None,
+) -> Iterator[Fleet]:
+    """Connect to a cluster and a store; what machines build is the project's command.
+
+    Raises:
+        SteelyardError: one of them does not answer.
+    """
+    connected(address)
+    order = Order("", store, repository, "", lease, build)
+    record = Record(store, lease)
+    try:
+        yield Fleet(record, Ray(order, per), lease, say)
+    finally:
+        record.close()

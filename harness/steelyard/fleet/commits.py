@@ -15,7 +15,7 @@ from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError, UnjudgedError
 from steelyard.fleet.pairs import Comparison, Pair
-from steelyard.gate import changed, decide, explain, listing
+from steelyard.gate import decide, explain, listing, worktrees
 from steelyard.gate.blocks import Blocks, Point, same_code
 from steelyard.gate.measure import measure
 from steelyard.gate.outcome import BASE, HEAD
@@ -138,7 +138,7 @@ class Commits:
         if found.judgement is None:
             return found
         machines = (runs[BASE].machine, runs[HEAD].machine)
-        files = changed.files(self.head.root, f"{old.commit}..{new.commit}")
+        files = worktrees.changed(self.head.root, f"{old.commit}..{new.commit}")
         ratio = found.judgement.ratio
         why = explain.explain(trials[BASE], trials[HEAD], ratio, machines, files)
         return replace(found, changes=why)

@@ -22,7 +22,6 @@ from steelyard.declare.plan import PlannedTrial, require_able
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.gate import (
-    changed,
     doubted,
     explain,
     findings,
@@ -31,6 +30,7 @@ from steelyard.gate import (
     policy_file,
     static,
     stored,
+    worktrees,
 )
 from steelyard.gate.blocks import Blocks, Point
 from steelyard.gate.measure import measure
@@ -199,7 +199,7 @@ class _Lane:
         notes = list(code.notes)
         if code.problem is not None:
             notes.insert(0, f"the static lane says nothing: {code.problem}")
-        files = changed.files(head.root, base.commit)
+        files = worktrees.changed(head.root, base.commit)
         return replace(
             self._with_findings(outcome, found, runs_of, files, code.changes),
             static=code.changes,
@@ -221,7 +221,7 @@ class _Lane:
             )
             known = {sealed.case}
             found, runs_of = self._in_turn(base, head, points, known, start=Apart)
-        files = changed.files(head.root, base.commit)
+        files = worktrees.changed(head.root, base.commit)
         return self._with_findings(outcome, found, runs_of, files)
 
     def _in_turn(
@@ -274,7 +274,7 @@ class _Lane:
         with session.recorded(self.store, {HEAD: new}) as keep:
             stored.measure(head, points, self.how, keep, self.say)
         found = stored.findings(self.store, base, new, points)
-        files = changed.files(head.root, base.commit)
+        files = worktrees.changed(head.root, base.commit)
         reported = self._with_findings(
             outcome, tuple(found), {BASE: base, HEAD: new}, files
         )

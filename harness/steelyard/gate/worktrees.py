@@ -1,4 +1,4 @@
-"""Commits of a checkout and their worktrees.
+"""Commits of a checkout, their worktrees, and what changed since them.
 
 Whoever uses a worktree holds its folder's lock (`scratch`). That of a process that is
 gone is removed by the next gate.
@@ -99,3 +99,25 @@ def bring(root: Path, tree: Path) -> None:
             shutil.copy2(old, new)
         elif not old.exists():
             new.unlink(missing_ok=True)
+
+
+TIMEOUT: Final = 10
+"""Seconds: an explanation is not worth more."""
+
+
+def changed(folder: Path, base: str) -> tuple[str, ...]:
+    """Return the Python files that differ from ``base``, what is not committed among them.
+
+    Nothing where git does not know: an explanation is less, never an error.
+    """
+    if base.startswith("-"):  # an option, not a commit
+        return ()
+    line = ("diff", "--name-only", "--no-renames", base, "--", "*.py")
+    names = (git.output(folder, *line, seconds=TIMEOUT) or "").splitlines()
+    return tuple(name for name in names if not is_test(name))
+
+
+def is_test(name: str) -> bool:
+    """Say whether a file is a test: it makes nothing slower."""
+    parts = Path(name).parts
+    return "tests" in parts[:-1] or parts[-1].startswith("test_")

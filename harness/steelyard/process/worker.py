@@ -43,7 +43,7 @@ from steelyard.prepare import problems
 from steelyard.prepare.capsules import SUFFIX
 from steelyard.prepare.problems import Area
 from steelyard.process import capsules, confirm, fingerprint, wire
-from steelyard.process.apart import Apart
+from steelyard.process.isolation import Isolation
 from steelyard.process.origins import Origins
 from steelyard_device import cuda
 from steelyard_device.errors import DeviceError
@@ -62,7 +62,7 @@ class CaseCache:
         self._room = psutil.virtual_memory().available // MEMORY_SHARE
         self._kept: OrderedDict[str, PreparedCase] = OrderedDict()
         self._solver: Solver | None = None
-        self._apart = Apart()
+        self._isolation = Isolation()
         self._turns = 0
 
     def measure(self, turn: PlannedTrial, settings: Settings) -> Trial:
@@ -70,7 +70,7 @@ class CaseCache:
 
         What the case changes of the process is put back, and noted.
         """
-        with self._apart.turn(_file(turn.case.benchmark.path)) as changed:
+        with self._isolation.turn(_file(turn.case.benchmark.path)) as changed:
             trial = self._in_turn(turn, settings)
         return self._noted(trial, changed)
 
@@ -200,10 +200,10 @@ class CaseCache:
         asked = message["beside"]
         try:
             if self._solver is None:
-                self._apart.end()
+                self._isolation.end()
                 file = _file(Path(message["path"]))
-                turn = self._apart.imported(file, lambda: wire.turn_of(message))
-                self._apart.begin(file)
+                turn = self._isolation.imported(file, lambda: wire.turn_of(message))
+                self._isolation.begin(file)
                 prepared = self._prepare(turn, settings)
                 handles = prepared.description.handles
                 area = Area.opened(Path(asked["area"]), handles, asked["count"])
@@ -225,29 +225,29 @@ class CaseCache:
         """
         if message["ask"] == wire.SOLVE:
             return self.solve(message, settings)
-        self._apart.end()
+        self._isolation.end()
         file, ask = _file(Path(message["path"])), message["ask"]
-        turn = self._apart.imported(file, lambda: wire.turn_of(message))
+        turn = self._isolation.imported(file, lambda: wire.turn_of(message))
         answer: wire.Message
         wrong = False
         if ask == wire.TRIAL:
             trial = self.measure(turn, settings)
             answer, wrong = {"trial": asdict(trial)}, trial.error is not None
         elif ask == wire.BOTH:
-            with self._apart.turn(file) as changed:
+            with self._isolation.turn(file) as changed:
                 both = self.measure_pair(turn, settings, message["beside"])
             answer = {"trials": [asdict(self._noted(one, changed)) for one in both]}
         elif ask == wire.MANY:
-            with self._apart.turn(file) as changed:
+            with self._isolation.turn(file) as changed:
                 trials = self.measure_many(turn, settings, message["beside"]["rest"])
             noted = [self._noted(one, changed) for one in trials]
             answer = {"trials": [asdict(one) for one in noted]} if noted else {}
             wrong = any(one.error for one in noted)
         else:
-            with self._apart.turn(file):
+            with self._isolation.turn(file):
                 answer = self._reported(turn, settings, message)
             wrong = "error" in answer
-        lost = bool(self._apart.spent) or (wrong and self.lost(turn, settings))
+        lost = bool(self._isolation.spent) or (wrong and self.lost(turn, settings))
         return answer | ({"lost": True} if lost else {})
 
     def _reported(

@@ -16,8 +16,7 @@ from sqlalchemy import event, exc
 from steelyard.errors import StoreError
 from steelyard.machine.urls import shown
 from steelyard.store import engine, schema
-from steelyard.store.engine import READING, Database
-from steelyard.store.errors import sentences
+from steelyard.store.engine import READING, Database, sentences
 
 BUSY_SECONDS: Final = 10
 """How long one writer waits for another: a trial's transaction takes milliseconds."""

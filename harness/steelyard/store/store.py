@@ -20,9 +20,8 @@ from steelyard.errors import StoreError
 from steelyard.machine.decoding import Malformed, parsed
 from steelyard.machine.urls import shown
 from steelyard.machine.writer import now
-from steelyard.store import archive, codec, entries, heads, summary, written
-from steelyard.store.engine import HURRY, Database
-from steelyard.store.errors import sentences
+from steelyard.store import archive, codec, heads, summary, written
+from steelyard.store.engine import HURRY, Database, sentences
 from steelyard.store.heads import Head
 from steelyard.store.places import open_database
 from steelyard.store.run import is_gone, select
@@ -268,14 +267,14 @@ class Store:
         every = self.heads() if listed is None else listed
         known = {head.uid: head for head in every if head.uid in wanted}
         found, right = self._database.do(
-            lambda connection: entries.read(connection, known, case), reading=True
+            lambda connection: summary.stored(connection, known, case), reading=True
         )
         for uid in known.keys() - right:
             if known[uid].pruned:
                 raise self._unreadable(uid, "the digest of its summary differs")
             made = summary.of(self.trials(uid))
             with suppress(StoreError):  # where nobody may write, it is made each time
-                self._database.do(partial(entries.write, head=known[uid], entries=made))
+                self._database.do(partial(summary.keep, head=known[uid], entries=made))
             found[uid] = [entry for entry in made if case in {None, entry.case}]
         return found
 

@@ -316,7 +316,7 @@ class Patches:
         ]
 
 
-class Apart:
+class Isolation:
     """Keeps the cases of one process apart."""
 
     def __init__(self) -> None:
