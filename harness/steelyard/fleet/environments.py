@@ -24,7 +24,7 @@ from platformdirs import user_cache_path
 
 from steelyard.errors import UnjudgedError
 from steelyard.gate import projects, sides
-from steelyard.machine import children, git
+from steelyard.machine import children, files, git
 
 KEPT: Final = 50
 """Environments of a machine; hard links make most of them small."""
@@ -70,7 +70,7 @@ def made(
     folder = home() / "environments" / key
     folder.mkdir(parents=True, exist_ok=True)
     # Whoever uses it shares the lock, and none remove it.
-    with _locked(folder.with_suffix(".lock"), fcntl.LOCK_SH) as lock:
+    with files.locked(folder.with_suffix(".lock"), fcntl.LOCK_SH) as lock:
         if not (folder / READY).exists():
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (folder / READY).exists():
@@ -159,7 +159,7 @@ def _mirror(repository: str, commit: str) -> Path:
     name = blake2b(repository.encode(), digest_size=10).hexdigest()
     place = home() / "repositories" / name
     place.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(place.with_suffix(".lock")):
+    with files.locked(place.with_suffix(".lock")):
         if not place.exists():
             clone = ("clone", "--quiet", "--mirror", "--", repository, str(place))
             done = git.run(place.parent, *clone, seconds=None)
@@ -184,16 +184,5 @@ def _remove_old(folder: Path) -> None:
     )
     for old in every[:-KEPT]:
         alone = fcntl.LOCK_EX | fcntl.LOCK_NB
-        with suppress(BlockingIOError), _locked(old.with_suffix(".lock"), alone):
+        with suppress(BlockingIOError), files.locked(old.with_suffix(".lock"), alone):
             shutil.rmtree(old, ignore_errors=True)
-
-
-@contextmanager
-def _locked(file: Path, how: int = fcntl.LOCK_EX) -> Iterator[int]:
-    """Hold a file's lock, which ends with the process at the latest."""
-    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(handle, how)
-        yield handle
-    finally:
-        os.close(handle)

@@ -125,7 +125,7 @@ class Blocks:
         builds that are the same are not measured.
         """
         with self._start(self._sides) as pair:
-            for place, group in enumerate(_shuffled(points, number)):
+            for place, group in enumerate(by_case(points, number)):
                 code = self._look(pair, group[0], number) if identity else Reading()
                 for offset, point in enumerate(group):
                     same = point.mode.quantity in code.identical
@@ -290,13 +290,13 @@ def unusable(trial: Trial) -> str:
     return ""
 
 
-def _shuffled(points: Iterable[Point], number: int) -> list[list[Point]]:
-    """Return the modes of each case together, the cases in an order of this block."""
+def by_case(points: Iterable[Point], seed: int | str) -> list[list[Point]]:
+    """Return the modes of each case together, the cases in a random order."""
     groups: dict[str, list[Point]] = {}
     for point in points:
         groups.setdefault(point.case.id, []).append(point)
     order = list(groups.values())
-    random.Random(number).shuffle(order)  # noqa: S311 # an order, not a secret
+    random.Random(seed).shuffle(order)  # noqa: S311 # an order, not a secret
     return order
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
-import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -213,7 +210,7 @@ def add(path: Path, changes: list[Accepted]) -> list[Accepted]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(path.parent):
+        with files.locked(path.parent):  # nobody else adds meanwhile
             rules = load(path) if path.exists() else Rules(path)
             old = path.read_text(encoding="utf-8") if path.exists() else ""
             fresh = [one for one in changes if not _has(rules, one)]
@@ -235,17 +232,6 @@ def _has(rules: Rules, change: Accepted) -> bool:
 
 def _but_when(one: Accepted) -> tuple[object, ...]:
     return one.case, one.mode, one.verdict, one.base, one.head, one.ratio, one.changes
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Let nobody else add meanwhile."""
-    held = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(held)
 
 
 def block(one: Accepted) -> str:

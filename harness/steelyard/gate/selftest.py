@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,7 @@ from steelyard.analyse.verdict import Judgement, Policy
 from steelyard.declare.handles import CUDA
 from steelyard.declare.settings import Settings
 from steelyard.gate import decide
-from steelyard.gate.blocks import Blocks, Point
+from steelyard.gate.blocks import Blocks, Point, by_case
 from steelyard.gate.calibration import Key, Tally
 from steelyard.gate.measure import Measured, measure
 from steelyard.gate.outcome import BASE, HEAD
@@ -208,11 +207,7 @@ class SelfTest:
 
     def _chunks(self, points: Sequence[Point], number: int) -> Iterator[list[Point]]:
         """Yield the points in a new order, all modes of a case together."""
-        cases: dict[str, list[Point]] = {}
-        for point in self._able(points):
-            cases.setdefault(point.case.id, []).append(point)
-        order = list(cases.values())
-        random.Random(f"{self.seed} {number}").shuffle(order)  # noqa: S311 # no secret
+        order = by_case(self._able(points), f"{self.seed} {number}")
         while order:
             yield list(itertools.chain.from_iterable(order[: self.chunk]))
             del order[: self.chunk]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import glob
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from steelyard.errors import SteelyardError
@@ -80,6 +83,18 @@ def save(
         raise SteelyardError(
             f"{f'{what} {path}'.lstrip()}: {error.strerror}. {hint}"
         ) from error
+
+
+@contextmanager
+def locked(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[int]:
+    """Hold the lock of a file, or of a folder; it ends with the process at the latest."""
+    flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
+    handle = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, how)
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def folder(path: Path, what: str, hint: str) -> None:

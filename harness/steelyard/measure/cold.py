@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from time import perf_counter_ns
 from typing import Final
 
 import numpy as np
 
+from steelyard.analyse.run import UNKNOWN
+from steelyard.machine import facts
 from steelyard_device import cpu, memory
 
 PROBE: Final = 768 * 1024
@@ -30,10 +31,8 @@ FALLBACK: Final = 32 << 20
 
 def last_level_cache() -> int:
     """Return the size in bytes of the largest cache the kernel lists for core 0."""
-    sizes = [
-        _bytes(file.read_text())
-        for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
-    ]
+    known = (one for one in facts.caches().values() if isinstance(one, dict))
+    sizes = (one["bytes"] for one in known if one["bytes"] != UNKNOWN)
     return max(sizes, default=FALLBACK)
 
 
@@ -67,8 +66,3 @@ class Probe:
         start = perf_counter_ns()
         np.copyto(self._target, self._source)
         return perf_counter_ns() - start
-
-
-def _bytes(text: str) -> int:
-    number, unit = text.strip()[:-1], text.strip()[-1]
-    return int(number) << {"K": 10, "M": 20, "G": 30}[unit]
