@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,17 @@ from steelyard.analyse.stats import Estimate
 from steelyard.declare.axes import text_of
 from steelyard.errors import SteelyardError
 from steelyard.machine import files
-from steelyard.report.drawing import GRID, LEFT, LETTER, LINE, PLOT, TITLE, WIDE
+from steelyard.report.drawing import (
+    LEFT,
+    LETTER,
+    LINE,
+    PLOT,
+    TITLE,
+    WIDE,
+    picture,
+    rules,
+    words,
+)
 from steelyard.report.scale import Frame, Scale
 
 COLOURS: Final = (
@@ -154,23 +165,11 @@ def svg(found: Sequence[Curve], across: str) -> str:
     """
     points = dict.fromkeys(curve.point for curve in found)
     whats = dict.fromkeys(curve.what for curve in found)
-    colours = dict(zip(points, _repeated(COLOURS, len(points)), strict=True))
-    dashes = dict(zip(whats, _repeated(DASHES, len(whats)), strict=True))
+    colours = dict(zip(points, itertools.cycle(COLOURS), strict=False))
+    dashes = dict(zip(whats, itertools.cycle(DASHES), strict=False))
     frame = _frame(found)
     said = [*cliffs(found, across), *overtakings(found, across)]
-    high = TOP + PLOT + LINE * (4 + len(found) + len(said))
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {high}" '
-        'font-family="sans-serif" font-size="12" role="img">'
-    )
-    parts = [
-        head,
-        f"<title>time over {escape(across)}</title>",
-        f"<desc>{escape('; '.join([*(one.name for one in found), *said]))}</desc>",
-        f'<rect width="{WIDE}" height="{high}" fill="white"/>',
-        f'<text x="{LEFT}" y="16" font-size="14">time over {escape(across)}</text>',
-        *_axes(found, frame),
-    ]
+    parts = list(_axes(found, frame))
     below = TOP + PLOT + 3 * LINE
     for number, curve in enumerate(found):
         style = (
@@ -181,16 +180,14 @@ def svg(found: Sequence[Curve], across: str) -> str:
             *_line(curve, frame),
             f'<path d="M{LEFT} {below + LINE * number - 4}h44"/>',
             "</g>",
-            _text(LEFT + 54, below + LINE * number, curve.name),
+            words(LEFT + 54, below + LINE * number, curve.name),
         ]
     parts += _names(found, frame)
     below += LINE * len(found)
-    parts += [_text(LEFT, below + LINE * n, line) for n, line in enumerate(said)]
-    return "\n".join([*parts, "</svg>\n"])
-
-
-def _repeated(styles: Sequence[str], count: int) -> list[str]:
-    return [styles[n % len(styles)] for n in range(count)]
+    parts += [words(LEFT, below + LINE * n, line) for n, line in enumerate(said)]
+    high = TOP + PLOT + LINE * (4 + len(found) + len(said))
+    about = "; ".join([*(one.name for one in found), *said])
+    return picture(f"time over {across}", high, parts, about)
 
 
 def _frame(found: Sequence[Curve]) -> Frame:
@@ -233,26 +230,18 @@ def _names(found: Sequence[Curve], frame: Frame) -> Iterator[str]:
         highest[one.at] = max(one.time, highest.get(one.at, 0.0))
     for at, time in highest.items():
         x, y = frame.x(at), frame.y(time) - 13
-        yield _text(x, y, f"{at:g}", "middle", ' font-weight="bold"')
+        yield words(x, y, f"{at:g}", "middle", ' font-weight="bold"')
 
 
 def _axes(found: Sequence[Curve], frame: Frame) -> Iterator[str]:
     """Yield lines at round times, and the axis's values below."""
-    for time in frame.y.ticks():
-        y = frame.y(time)
-        yield f'<path d="M{LEFT} {y:.1f}h{INSIDE}" stroke="{GRID}"/>'
-        yield _text(LEFT - 8, y + 4, units.duration(time), "end")
+    yield from rules(frame.y)
     places = sorted({at for curve in found for at, _ in curve.times})
     end = -math.inf
     for at in places[:: 1 + (len(places) - 1) // NAMED]:
         if frame.x(at) > end:
-            yield _text(frame.x(at), TOP + PLOT + LINE, f"{at:g}", "middle")
+            yield words(frame.x(at), TOP + PLOT + LINE, f"{at:g}", "middle")
             end = frame.x(at) + LETTER * (1 + len(f"{at:g}"))
-
-
-def _text(x: float, y: float, words: str, anchor: str = "start", more: str = "") -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}'
-    return f"<text {place}>{escape(words)}</text>"
 
 
 def write(path: str, found: Sequence[Curve], across: str) -> None:

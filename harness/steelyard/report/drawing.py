@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 from xml.sax.saxutils import escape
@@ -56,28 +56,43 @@ def svg(history: History) -> str:
     labels = _labels(history)
     above = 1 + max((label.line for label in labels), default=-1)
     frame = _frame(history, TITLE + LINE * above + 10)
-    high = frame.y.start + 2 * LINE
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {high:g}" '
-        'font-family="sans-serif" font-size="12" role="img">'
-    )
     parts = [
-        head,
-        f"<title>{_title(history)}</title>",
-        f'<rect width="{WIDE}" height="{high:g}" fill="white"/>',
-        f'<text x="{LEFT}" y="16" font-size="14">{_title(history)}</text>',
         *_band(history, frame),
         *_axes(history, frame),
         *_levels(history, frame),
         *(_mark(p, frame.x(at), frame.y) for at, p in enumerate(history.points)),
         *(_label(label, frame) for label in labels),
     ]
-    return "\n".join([*parts, "</svg>\n"])
-
-
-def _title(history: History) -> str:
     said = [history.case, history.mode, count(len(history.points), "run")]
-    return escape("  ".join(filter(None, said)))
+    title = "  ".join(filter(None, said))
+    return picture(title, frame.y.start + 2 * LINE, parts)
+
+
+def picture(title: str, high: float, parts: Iterable[str], about: str = "") -> str:
+    """Return an SVG file under its title; ``about`` is its content in words."""
+    said = escape(title)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {high:g}"',
+        'font-family="sans-serif" font-size="12" role="img">',
+        f"<title>{said}</title>",
+        *([f"<desc>{escape(about)}</desc>"] if about else []),
+        f'<rect width="{WIDE}" height="{high:g}" fill="white"/>',
+        f'<text x="{LEFT}" y="16" font-size="14">{said}</text>',
+    )
+    return "\n".join([*head, *parts, "</svg>\n"])
+
+
+def words(x: float, y: float, said: str, anchor: str = "start", more: str = "") -> str:
+    """Return a text; ``anchor`` may be ``middle`` or ``end``."""
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}'
+    return f"<text {place}>{escape(said)}</text>"
+
+
+def rules(y: Scale) -> Iterator[str]:
+    """Yield lines at round times."""
+    for time in y.ticks():
+        yield f'<path d="M{LEFT} {y(time):.1f}H{WIDE - RIGHT}" stroke="{GRID}"/>'
+        yield words(LEFT - 8, y(time) + 4, units.duration(time), "end")
 
 
 def _frame(history: History, top: float) -> Frame:
@@ -97,21 +112,12 @@ def _frame(history: History, top: float) -> Frame:
 
 def _axes(history: History, frame: Frame) -> Iterator[str]:
     """Yield lines at round times, and the first and the last run below."""
-    for value in frame.y.ticks():
-        y = frame.y(value)
-        yield f'<path d="M{LEFT} {y:.1f}H{WIDE - RIGHT}" stroke="{GRID}"/>'
-        yield (
-            f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">'
-            f"{units.duration(value)}</text>"
-        )
+    yield from rules(frame.y)
     ends = [(history.points[0], LEFT, "start")]
     if len(history.points) > 1:
         ends.append((history.points[-1], WIDE - RIGHT, "end"))
     for point, x, anchor in ends:
-        yield (
-            f'<text x="{x}" y="{frame.y.start + LINE:.1f}" text-anchor="{anchor}">'
-            f"{escape(point.name)}, {day(point)}</text>"
-        )
+        yield words(x, frame.y.start + LINE, f"{point.name}, {day(point)}", anchor)
 
 
 def _band(history: History, frame: Frame) -> Iterator[str]:
