@@ -62,8 +62,7 @@ def _attended(q: Any, k: Any, v: Any) -> Any:
     batch, n, width = q.shape
     shape = batch, n, HEADS, width // HEADS
     q, k, v = (xp.permute_dims(xp.reshape(x, shape), (0, 2, 1, 3)) for x in (q, k, v))
-    scores = xp.matmul(q.astype("float32"), k.astype("float32").mT)
-    scores = scores * (1 / math.sqrt(width // HEADS))
+    scores = xp.matmul(q, k.mT).astype("float32") * (1 / math.sqrt(width // HEADS))
     e = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
     weights = (e / xp.sum(e, axis=-1, keepdims=True)).astype(v.dtype)
     found = xp.permute_dims(xp.matmul(weights, v), (0, 2, 1, 3))

@@ -10,6 +10,7 @@ import pytest
 from corpus import compare
 
 from steelyard_device import cuda
+from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes, library
 from steelyard_kernels.building.facts import facts_of
 from steelyard_kernels.errors import CompilerBug, KernelError
@@ -367,3 +368,25 @@ def test_stamps_read_what_the_work_is_long(context):
     few, many = times
     assert 500 < few < 20_000
     assert 60_000 < many < 1_000_000
+
+
+@kernel
+def trained(x, a, b, c):
+    """Multiply by three weights, which are updated by what comes out."""
+    found = [(w, xp.matmul(x, w)) for w in (a, b, c)]
+    new = [w - 0.01 * xp.matmul(xp.matrix_transpose(x), y) for w, y in found]
+    sums = [xp.sum(y, axis=0) for _, y in found]
+    return {**dict(zip("abc", new, strict=True)), "p": sums[0], "q": sums[1] + sums[2]}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("shape", [(64, 32, 48), (257, 96, 160)])
+def test_equal_launches_side_by_side_have_their_own_arrays(context, shape, dtype):
+    """Outputs, arrays that are updated in place and memory between launches."""
+    rows, depth, columns = shape
+    arrays = [drawn((rows, depth), dtype)]
+    arrays += [drawn((depth, columns), dtype, seed) for seed in (2, 3, 4)]
+    agrees(trained, arrays, bound_run(trained))
+    agrees(trained, arrays, called(trained))
+    built = trained.build(*arrays, target=f"cuda:{context.device.arch}")
+    assert max(launch.program.copies for launch in built.plan.launches) == 3

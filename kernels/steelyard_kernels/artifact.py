@@ -91,6 +91,12 @@ class Artifact:
         """How many blocks a launch on a GPU has: as many as cover the extent."""
         return -(-self.slots[-1].index // self.per_block) if self.per_block else 1
 
+    @property
+    def grid(self) -> int | tuple[int, int]:
+        """The blocks of a launch, of one copy or of all side by side."""
+        copies = self.program.copies
+        return self.blocks if copies == 1 else (self.blocks, copies)
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:

@@ -40,7 +40,7 @@ def bytes_moved(program: Program) -> int:
         prod(output.value.shape) * output.value.dtype.bytes * (1 + output.hidden)
         for output in program.outputs
     )
-    return read + written
+    return (read + written) * program.copies
 
 
 def _elements(node: Input, nodes: Iterable[Node]) -> int:
@@ -60,7 +60,7 @@ def operations(program: Program) -> int:
     body counts as often as it may run; where its length is given at launch, once.
     """
     chained = _chained(program)
-    return _operations(program.nodes, chained, program.chains)
+    return _operations(program.nodes, chained, program.chains) * program.copies
 
 
 def _operations(nodes: Iterable[Node], chained: set[int], chains: int) -> int:

@@ -23,7 +23,7 @@ from steelyard_kernels.errors import sentence
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.plan.launches import Plan
-from steelyard_kernels.schedule.parameters import Lowered
+from steelyard_kernels.schedule.parameters import Lowered, side_by_side
 from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import CPU, Target, device
 from steelyard_kernels.toolchains import toolchain
@@ -178,7 +178,8 @@ def lowered(asked: Request) -> tuple[Schedule, Lowered]:
     )
     made = run("lower", lambda: lower(simple, chosen, where, aligned=aligned))
     run("verify", lambda: verify(made.kernel, asked.target.family))
-    return chosen, made
+    copies = asked.program.copies
+    return chosen, replace(made, kernel=replace(made.kernel, copies=copies))
 
 
 def prepare(asked: Request) -> Artifact:
@@ -186,7 +187,8 @@ def prepare(asked: Request) -> Artifact:
     chosen, made = lowered(asked)
     emit = toolchain(asked.target).emit
     text = asked.phases.run("emit", lambda: emit(made.kernel))
-    how = made.slots, made.threads, made.per_block, made.shared
+    slots = side_by_side(made.slots, asked.program)
+    how = slots, made.threads, made.per_block, made.shared
     return Artifact(asked.program, chosen, str(asked.target), text, *how)
 
 

@@ -62,7 +62,7 @@ def launch_of(
     return cuda.Launch(
         function_of(built, context),
         slots,
-        grid=built.blocks,
+        grid=built.grid,
         block=built.threads,
         shared=built.shared,
         stream=stream,

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from steelyard_kernels.ir.loops import Operand, Parameter
 
 MOST_REGISTERS = 255  # a thread can have: no bound at all
+TENSOR = "const __grid_constant__ Tensor"
 LINE = '#line 1 "{}"\n'  # before a kernel: the compiler's messages name it
 
 
@@ -102,7 +103,7 @@ class _Emitter(Effects):
         """Return the kernel's text; scratch memory is declared first."""
         extents = {p.extent for p in kernel.parameters if isinstance(p, Buffer)}
         extents |= {p for p in kernel.parameters[-1:] if isinstance(p, Var)}
-        spelled = [self.parameter(p, extents) for p in kernel.parameters]
+        spelled = self.parameters(kernel, extents)
         self.dynamic = kernel.shared > 0  # memory of the launch's size
         self.arrays += [cuda_tiles.DYNAMIC] * self.dynamic
         self.body(kernel.body)
@@ -114,19 +115,39 @@ class _Emitter(Effects):
         arrays = [f"  {line}" for line in self.arrays]
         return "\n".join([head, *arrays, *self.w.lines, "}\n"])
 
-    def parameter(self, parameter: Parameter, extents: set[Operand]) -> str:
+    def parameters(self, kernel: Kernel, extents: set[Operand]) -> list[str]:
+        """Return all parameters: arrays of each copy, of which the first lines choose."""
+        pairs = [self.parameter(each, extents) for each in kernel.parameters]
+        if kernel.copies == 1:
+            return [f"{type_} {name}" for type_, name in pairs]
+        every = list(zip(kernel.parameters, pairs, strict=True))
+        arrays = [pair for p, pair in every if not isinstance(p, Var)]
+        for type_, name in arrays:
+            own = f"{name}of0"
+            for number in range(1, kernel.copies):
+                own = f"blockIdx.y == {number} ? {name}of{number} : {own}"
+            local = "const Tensor &" if type_ == TENSOR else f"{type_} const "
+            self.arrays.append(f"{local}{name} = {own};")
+        every_copy = range(kernel.copies)
+        return [
+            *[f"{type_} {name}of{k}" for k in every_copy for type_, name in arrays],
+            *[f"{type_} {name}" for p, (type_, name) in every if isinstance(p, Var)],
+        ]
+
+    def parameter(self, parameter: Parameter, extents: set[Operand]) -> tuple[str, str]:
+        """Return the type and the name of a parameter."""
         name = self.w.name(parameter.name)
         if isinstance(parameter, Tensor):
             self.buffers[parameter.name] = name
-            return f"const __grid_constant__ Tensor {name}"
+            return TENSOR, name
         if isinstance(parameter, Buffer):
             self.buffers[parameter.name] = name
             const = "const " if parameter.access == "in" else ""
-            return f"{const}{memory(parameter.dtype)} *__restrict__ {name}"
+            return f"{const}{memory(parameter.dtype)} *__restrict__", name
         self.w.refs[parameter.name] = name, True
         if parameter not in extents:
             self.w.wraps.add(parameter.name)
-        return f"{parameter.type.dtype.cuda} {name}"
+        return parameter.type.dtype.cuda, name
 
     def body(self, statements: Sequence[Statement]) -> None:
         checks = self.checks

@@ -30,7 +30,6 @@ from steelyard_kernels.ir.loops import (
     Parallel,
     Prefetch,
     Store,
-    Tensor,
     Type,
     Var,
     typed,
@@ -65,11 +64,13 @@ def emit(kernel: Kernel, *, entry: str = "kernel") -> str:
     from steelyard_device.llvm import Host
 
     host = Host(TRIPLE, "any", frozenset(), WORD)
-    emitter = _NvptxEmitter(host)
+    emitter = _NvptxEmitter(host, kernel.copies)
     body = emitter.entry(kernel)
-    parameters = ", ".join(
-        [_parameter(p) for p in kernel.parameters if not isinstance(p, Tensor)]
-    )
+    arrays = [_parameter(p) for p in kernel.parameters if isinstance(p, Buffer)]
+    numbers = [_parameter(p) for p in kernel.parameters if isinstance(p, Var)]
+    if kernel.copies > 1:
+        arrays = [f"{p}.of{copy}" for copy in range(kernel.copies) for p in arrays]
+    parameters = ", ".join([*arrays, *numbers])
     declared = [*sorted(emitter.w.declared), *emitter.shared]
     bounds = [f'!{{ptr @{entry}, !"maxntidx", i32 {kernel.threads}}}']
     if kernel.registers:
@@ -103,18 +104,28 @@ def _parameter(parameter: Buffer | Var) -> str:
 class _NvptxEmitter(Emitter):
     """Emits one kernel for a GPU."""
 
-    __slots__ = ("shared", "splats")
+    __slots__ = ("copies", "shared", "splats")
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, copies: int) -> None:
         super().__init__(host)
+        self.copies = copies
         self.shared: list[str] = []
         self.splats: dict[str, str] = {}  # of bool vectors: their one condition
 
     def argument(self, slot: int, parameter: Buffer | Var) -> None:  # noqa: ARG002 - all are passed by value
-        """Read a bool from its byte; others are there."""
-        if isinstance(parameter, Var) and parameter.type.dtype is bool_:
-            name = parameter.name
-            self.w.do(f"%{name} = icmp ne i8 %{name}.byte, 0")
+        """Choose this copy's array, and read a bool from its byte; others are there."""
+        w, name = self.w, parameter.name
+        if isinstance(parameter, Var):
+            if parameter.type.dtype is bool_:
+                w.do(f"%{name} = icmp ne i8 %{name}.byte, 0")
+            return
+        own, type_ = f"%{name}.of0", ADDRESSES[parameter.space]
+        for copy in range(1, self.copies):
+            number = w.put(w.call("i32", "llvm.nvvm.read.ptx.sreg.ctaid.y"))
+            here = w.put(f"icmp eq i32 {number}, {copy}")
+            own = w.put(f"select i1 {here}, {type_} %{name}.of{copy}, {type_} {own}")
+        if self.copies > 1:
+            w.do(f"%{name} = getelementptr i8, {type_} {own}, i64 0")
 
     def pointer(self, buffer: Buffer) -> tuple[str, str]:
         """Return the type and the value of a buffer's address, by its space."""

@@ -319,6 +319,7 @@ class Program:
 
     `chains` is how many independent chains compute it; 0: it has no such axis.
     `returns` is what a call gives: "one" array, a "tuple" or a "dict" by name.
+    `copies` are the sets of arrays that one launch computes it of, side by side.
     """
 
     name: str
@@ -328,6 +329,7 @@ class Program:
     nodes: tuple[Node, ...]
     chains: int = 0
     returns: str = "dict"
+    copies: int = 1
 
 
 def operands(node: Node) -> tuple[Node, ...]:

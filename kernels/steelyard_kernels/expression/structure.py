@@ -33,6 +33,7 @@ def structure(program: Program) -> tuple[object, ...]:
         tuple(in_words(program.nodes, position)),
         tuple((position[o.value.number], o.updates, o.hidden) for o in program.outputs),
         program.chains,
+        program.copies,
     )
 
 

@@ -343,6 +343,8 @@ class Kernel:
     those need not fit beside each other (0: the compiler chooses). `cluster` neighbouring
     blocks run together and reach each other's shared memory. If `shared` is not 0 it is
     the bytes of a launch's dynamic shared memory, in which all shared buffers lie.
+    A launch has `copies` of the grid side by side, each with arrays of its own; the
+    parameters are those of one.
     """
 
     name: str
@@ -353,6 +355,7 @@ class Kernel:
     resident: int = 0
     cluster: int = 1
     shared: int = 0
+    copies: int = 1
 
 
 def shared_places(buffers: Iterable[Buffer]) -> tuple[dict[str, int], int]:

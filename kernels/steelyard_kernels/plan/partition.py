@@ -18,6 +18,7 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.nest.axes import stored
 from steelyard_kernels.plan import buffers
+from steelyard_kernels.plan.abreast import abreast
 from steelyard_kernels.plan.chunks import in_chunks
 from steelyard_kernels.plan.cuts import WALKS, Cuts, is_product, nbytes
 from steelyard_kernels.plan.groups import Group, Groups, is_kernel
@@ -41,8 +42,8 @@ def partition(program: Program, device: Machine | Gpu) -> Plan | None:
         first |= cuts.late
         cuts = Cuts(program, first, tensor_cores=tensor_cores)
     groups = Groups(cuts, device)
-    plan = _Planned(program, groups).plan()
-    if len(plan.launches) == 1:
+    plan = _Planned(program, groups).plan(together=isinstance(device, Gpu))
+    if sum(each.program.copies for each in plan.launches) == 1:
         return None
     apart = program is not whole or _walks_apart(program, plan, device)
     return plan if apart else None
@@ -94,29 +95,29 @@ class _Planned:
                 return False
         return groups.put_behind(writer, groups.readers(source))
 
-    def plan(self) -> Plan:
-        """Return all launches in order, copies of what could not be overwritten last."""
+    def plan(self, *, together: bool) -> Plan:
+        """Return all launches in order, copies of what could not be overwritten last.
+
+        `together`: equal ones are side by side where they can be.
+        """
         order = self.groups.order()
-        lives: dict[int, list[int]] = {}  # first and last launch, by buffered value
+        buffered: list[Node] = []
         homes: dict[int, Home] = {}
-        for number, group in enumerate(order):
-            for node in group.values:
-                own = self._own(node)
-                if own:
-                    homes[node.number] = own[0].name
-                else:
-                    homes[node.number] = len(lives)
-                    lives[node.number] = [number, number]
-            for node in group.reads:
-                if node.number in lives:
-                    lives[node.number][1] = number
+        for node in [node for group in order for node in group.values]:
+            own = self._own(node)
+            homes[node.number] = own[0].name if own else len(buffered)
+            buffered += [] if own else [node]
         launches = [self._launch(group, homes) for group in order]
-        for output in self.copied:
-            value = stored(output)
-            if value.number in lives:
-                lives[value.number][1] = len(launches)
-            launches.append(self._copy(output, value, homes))
-        return self._placed(launches, lives)
+        launches += [self._copy(each, stored(each), homes) for each in self.copied]
+        if together:
+            inputs = self.program.inputs
+            updates = {
+                output.name: inputs[output.updates].name
+                for output in self.program.outputs
+                if output.updates is not None
+            }
+            launches = abreast(launches, updates)
+        return self._placed(launches, buffered)
 
     def _own(self, node: Node) -> list[Output]:
         """Return the outputs that a value is written to by the launch that computes it."""
@@ -152,16 +153,21 @@ class _Planned:
             "copied: others read it before",
         )
 
-    def _placed(self, launches: Sequence[Launch], lives: dict[int, list[int]]) -> Plan:
-        cuts = self.groups.cuts
+    def _placed(self, launches: Sequence[Launch], buffered: Sequence[Node]) -> Plan:
+        """Return the launches with places of the values that lie in the workspace."""
+        lives: dict[Home, list[int]] = {}
+        for number, launch in enumerate(launches):
+            for home in (*launch.writes, *launch.reads):
+                lives.setdefault(home, []).append(number)
         every = [
-            buffers.Life(nbytes(cuts.nodes[number]), *life)
-            for number, life in lives.items()
+            buffers.Life(nbytes(node), min(lives[home]), max(lives[home]))
+            for home, node in enumerate(buffered)
         ]
         offsets, size = buffers.placed(every)
+        reasons = self.groups.cuts.reasons
         found = tuple(
-            Buffer(*life, offset, cuts.reasons[number])
-            for number, life, offset in zip(lives, every, offsets, strict=True)
+            Buffer(*life, offset, reasons[node.number])
+            for node, life, offset in zip(buffered, every, offsets, strict=True)
         )
         return Plan(tuple(launches), found, size, buffers.bound(every))
 

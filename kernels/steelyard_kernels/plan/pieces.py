@@ -23,21 +23,27 @@ def inside(
 ) -> tuple[list[Node], list[Node]]:
     """Return what computes some values, operands first, and what that reads, in order.
 
-    `memory` are the numbers of what other launches store; the values are computed.
+    `memory` are the numbers of what other launches store; the values are computed. The
+    order is that in which values need nodes, so that equal parts of a program are equal.
     """
-    pending = list(values)
+    pending = [*values][::-1]
     own = {node.number for node in pending}
     found: dict[int, Node] = {}
     read: dict[int, Node] = {}
+    opened: set[int] = set()
     while pending:
-        node = pending.pop()
+        node = pending[-1]
         stored = node.number in memory and node.number not in own
         if isinstance(node, Input) or stored:
             read[node.number] = node
-        elif node.number not in found:
+        elif node.number not in opened:
+            opened.add(node.number)
+            pending += operands(node)[::-1]
+            continue
+        else:
             found[node.number] = node
-            pending += operands(node)
-    nodes = [found[number] for number in sorted(found)]
+        pending.pop()
+    nodes = list(found.values())
     first = {arg.number: None for node in nodes for arg in operands(node)}
     order = dict.fromkeys([*[n for n in first if n in read], *sorted(read)])
     return nodes, [read[number] for number in order]

@@ -52,7 +52,7 @@ def predicted(program: Program, rates: Rates) -> float:
     nest = nest_of(program)
     of = product_of if rates.tensor_cores else contraction_of
     product = not isinstance(of(nest), str)
-    operations = 2 * _walked(nest) + cost.operations(program)
+    operations = 2 * _walked(nest) * program.copies + cost.operations(program)
     rate = rates.products if product else rates.others
     moved = cost.bytes_moved(program) / rates.memory
     return rates.launch + max(moved, operations / rate)

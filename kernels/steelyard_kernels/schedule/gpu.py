@@ -8,7 +8,7 @@ card with more of both keeps the order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Final, Protocol
 
@@ -88,6 +88,16 @@ class Gpu:
     def most_shared(self) -> int:
         """How many bytes of shared memory a block may have."""
         return self.shared_bytes - SYSTEM_SHARED
+
+    def part(self, count: int) -> Gpu:
+        """Return what each of so many kernels has of the GPU that run side by side."""
+        return replace(
+            self,
+            multiprocessors=max(1, self.multiprocessors // count),
+            memory_rate=self.memory_rate / count,
+            product_rate=self.product_rate / count,
+            l2_bytes=self.l2_bytes // count,
+        )
 
     def room_problem(
         self, block: Block, registers: int, less_shared: str, less_registers: str

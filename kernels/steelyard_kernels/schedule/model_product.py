@@ -67,6 +67,7 @@ def model(nest: Nest, gpu: Gpu) -> Callable[[Schedule], Prediction]:
 def _predicted(tiling: Tiling, gpu: Gpu) -> Prediction:
     split, sums = tiling.split, tiling.tall * tiling.columns
     room = split * CLUSTERS.get(split, CLUSTERS[8] * 8 // split)
+    room = max(split, room * gpu.multiprocessors // CLUSTERS[1])
     if not tiling.bulk:
         room = gpu.multiprocessors
     held = gpu.blocks_resident(tiling.threads, registers(tiling), tiling.shared)
@@ -106,7 +107,8 @@ def _body(tiling: Tiling, gpu: Gpu, working: int, every: int) -> float:
     narrow = tiling.product.columns.across and wide % 64 > 0
     brought = (tall + wide * (NARROW if narrow else 1)) * STEP * HALF
     enter = steps * brought * working / ENTER_RATE
-    shared = every * steps * (tall + wide) * STEP * HALF / L2_RATE
+    l2_rate = L2_RATE * gpu.multiprocessors / CLUSTERS[1]
+    shared = every * steps * (tall + wide) * STEP * HALF / l2_rate
     cycles, read = STEP // DEPTH * tiling.groups * max(wide, LEAST_COLUMNS) / 2, 0.0
     if tiling.cores.by_warp:
         each = gpu.product_rate / gpu.multiprocessors / CLOCK  # of a cycle

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 from steelyard_kernels.expression.expr import Chains, Node, Program, Result, operands
@@ -122,6 +123,25 @@ def _kept(program: Program) -> set[int]:
         for arg in operands(node)
         if isinstance(arg, Result) and arg.stacks
     }
+
+
+def side_by_side(slots: Sequence[Slot], program: Program) -> tuple[Slot, ...]:
+    """Return the slots of all copies of a program: arrays of each, then all numbers.
+
+    Arrays of the second copy are numbered, and named, behind those of the first.
+    """
+    if program.copies == 1:
+        return tuple(slots)
+    arrays = [slot for slot in slots if slot.kind not in {"scalar", "extent"}]
+    numbers = [slot for slot in slots if slot not in arrays]
+    found = []
+    for copy in range(program.copies):
+        for slot in arrays:
+            output = slot.kind == "output"
+            each = len(program.outputs if output else program.inputs)
+            place = slot.index + copy * each
+            found.append(replace(slot, index=place, name=f"{slot.name[0]}{place}"))
+    return *found, *numbers
 
 
 class _Names:

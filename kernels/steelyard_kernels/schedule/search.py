@@ -50,6 +50,8 @@ def space(
     `carries`: the program is held in registers (see `strategies.strategy`); `likely`:
     only schedules that may be the best. `refuse` hears of the others of the same kinds.
     """
+    if program.copies > 1 and isinstance(device, Gpu):
+        device = device.part(program.copies)
     if carries:  # of which few programs are
         from steelyard_kernels.schedule import model_carries, model_carries_gpu
         from steelyard_kernels.schedule.recipes import carries as of_carries
