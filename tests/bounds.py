@@ -146,7 +146,7 @@ def _reduced(node, args):
     if isinstance(node, Dot):
         a, b = given
         b = b.each(lambda x: x.reshape((*x.shape[:2], *_ones(a, b), *x.shape[2:])))
-        return _product(a, b)
+        return intervals.dot(a, b)
     axes = [axis + 2 for axis in node.axes]  # moved to the end, as one
     places = range(-len(axes), 0)
     rest = [n for axis, n in enumerate(given[0].shape) if axis not in axes]
@@ -161,15 +161,6 @@ def _reduced(node, args):
 
 def _ones(a, b):
     return (1,) * (len(a.shape) - len(b.shape) + 1)
-
-
-def _product(a, b):
-    """Return the sums over the last axis of a, the last but one of b; halves once rounded."""
-    name = "float32" if a.dtype in {"float16", "bfloat16"} else a.dtype
-    wide = [Near(name, x.lo, x.hi, x.wild) for x in (a, b)]
-    every = intervals.apply("multiply", wide[0].each(lambda x: x[..., None]), wide[1])
-    every = every.each(lambda x: np.moveaxis(x, -2, -1))
-    return intervals.cast(intervals.reduce("sum", every, keepdims=False), a.dtype)
 
 
 def _applied(op, dtype, *given):

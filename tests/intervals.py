@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from functools import reduce as reduced
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -129,8 +131,7 @@ def _rounded(dtype, corners, wild, known, halves):
 
     Where a corner is no number, all are only if every operand was `known`.
     """
-    corners = np.broadcast_arrays(*corners)
-    lo, hi = np.minimum.reduce(corners), np.maximum.reduce(corners)
+    lo, hi = reduced(np.minimum, corners), reduced(np.maximum, corners)
     lost = np.isnan(lo)
     wild = wild | (lost & ~known)
     unit, largest, least = FLOATS[dtype]
@@ -153,6 +154,11 @@ def _known(*args):
     for arg in args:
         known = known & ((arg.lo == arg.hi) | np.isnan(arg.lo)) & ~arg.wild
     return known
+
+
+def _ends(value):
+    """Return what a value lies between, once where it is known."""
+    return (value.lo,) if (value.lo == value.hi).all() else (value.lo, value.hi)
 
 
 def apply(op, *args):
@@ -210,8 +216,7 @@ def _float(op, *args):
     if len(args) == 1 or op in EXACT:
         corners = [function(*(getattr(a, n) for a in args)) for n in ("lo", "hi")]
     else:
-        a, b = args
-        corners = [function(x, y) for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
+        corners = [function(*ends) for ends in product(*map(_ends, args))]
     return _rounded(dtype, corners, wild, known, halves)
 
 
@@ -295,17 +300,22 @@ def running(op, value, axis, *, back=False):
 
 def _totals(value):
     """Return the sums of the first ones, each as `_added` has it."""
-    unit, largest, least = FLOATS[_accumulated(value.dtype)]
     middle, radius = (value.lo + value.hi) / 2, (value.hi - value.lo) / 2
     size = np.abs(middle) + radius
-    total, error, sizes = (np.cumsum(x, -1) for x in (middle, radius, size))
+    sums = (np.cumsum(x, -1) for x in (middle, radius, size))
     count = np.arange(1, value.shape[-1] + 1).astype(Wide)
-    slack = (count + 2) * unit * sizes + count * least
     wild = np.logical_or.accumulate(value.wild, -1)
     lost = np.logical_or.accumulate(np.isnan(value.lo), -1) & ~wild
-    wild = wild | (~lost & ~(sizes < largest / 4))
-    sides = [total - error - slack, total + error + slack]
-    return _rounded(value.dtype, sides, wild, lost, 2)
+    return _summed(value.dtype, count, sums, wild, lost)
+
+
+def _summed(dtype, count, sums, wild, lost):
+    """Return sums of so many, by those of their middles, radii and largest sizes."""
+    total, error, size = sums
+    unit, largest, least = FLOATS[_accumulated(dtype)]
+    slack = error + (count + 2) * unit * size + count * least
+    wild = wild | (~lost & ~(size < largest / 4))
+    return _rounded(dtype, [total - slack, total + slack], wild, lost, 2)
 
 
 def _product(value, axis, wild):
@@ -355,13 +365,24 @@ def _added(op, value, axis, wild):
 
 
 def dot(a, b):
-    """Return the sum over k of a[..., k] * b[k, n]."""
-    product = apply("multiply", a.each(lambda x: x[..., None]), b)
-    exact = product.each(lambda x: np.moveaxis(x, -2, -1))
-    if b.shape[0] == 0:
-        zero = np.zeros(exact.shape[:-1], Wide)
-        return Near(a.dtype, zero, zero, np.zeros(zero.shape, bool))
+    """Return the sum over k of a[..., k] * b[..., k, n]."""
     if a.dtype in {"float16", "bfloat16"}:  # products are not rounded to halves
-        sides = [replace(x, dtype="float32") for x in (a, b)]
-        return cast(dot(*sides), a.dtype)
-    return reduce("sum", exact, keepdims=False)
+        return cast(dot(*(replace(x, dtype="float32") for x in (a, b))), a.dtype)
+    with np.errstate(all="ignore"):
+        if all((np.isfinite(x.lo) & _known(x)).all() for x in (a, b)):
+            return _dot(a, b)
+    every = apply("multiply", a.each(lambda x: x[..., None]), b)
+    every = every.each(lambda x: np.moveaxis(x, -2, -1))
+    return reduce("sum", every, keepdims=False)
+
+
+def _dot(a, b):
+    """Return the same of numbers that are known, without an array of all products."""
+    (unit, _, least), count = FLOATS[a.dtype], a.shape[-1]
+    total, size = (
+        np.matmul(x[..., None, :], y)[..., 0, :]
+        for x, y in ((a.lo, b.lo), (np.abs(a.lo), np.abs(b.lo)))
+    )
+    error = size * Wide(1.01 * unit) + count * least  # each product is rounded
+    none = np.zeros(total.shape, bool)
+    return _summed(a.dtype, count, (total, error, size + error), none, none)
