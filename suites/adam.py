@@ -24,6 +24,7 @@ from .common import (
     inductor,
     modes_of,
     on_all_cores,
+    scaled,
 )
 
 BETA1: Final = 0.9
@@ -51,8 +52,7 @@ def adam(b: Builder, n: int, impl: str) -> Call:
     v = b.inout(n, name="v", dist="uniform", low=0.01)
     b.mode(*modes_of(n if impl != "numpy" else 0))
     if impl == "scale":
-        b.check(lambda *streams: [-one for one in streams], gradient, m, v, rtol=0.0)
-        return b.launch(library.scale, gradient, m, v, s=-1.0)
+        return scaled(b, gradient, m, v)
     b.check(reference, gradient, m, v)
     if impl == "numpy":
         return b.launch(_numpy, gradient, m, v)

@@ -13,8 +13,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard import Builder
+from steelyard.declare.handles import Call, Handle
 from steelyard.prepare.work import CallableWork
-from steelyard_kernels import KernelFunction
+from steelyard_kernels import KernelFunction, library
 from steelyard_kernels.building.facts import TargetBuild
 from steelyard_kernels.calling.bind import BoundKernel
 from steelyard_kernels.schedule import strategies
@@ -62,6 +64,35 @@ def modes_of(n: int) -> tuple[str, ...]:
 def on_all_cores(n: int) -> bool:
     """Say whether ``n`` elements are worth another library's fork and join."""
     return n >= 1 << 16
+
+
+def copied(
+    b: Builder,
+    shape: int | tuple[int, ...],
+    dtype: str = "float32",
+    copy: Callable[..., Any] = library.copy,
+) -> Call:
+    """Describe a copy, the yardstick of what reads and writes as much."""
+    x = b.input(shape, dtype)
+    y = b.output(shape, dtype)
+    b.check(lambda x: x, x, rtol=0.0, atol=0.0)
+    return b.launch(copy, x, out=y)
+
+
+def scaled(b: Builder, *streams: Handle) -> Call:
+    """Describe an update of three streams in place, the yardstick of Adam's.
+
+    The factor is -1 at run time, so that no number of launches makes data collapse.
+    """
+    b.check(lambda *streams: [-one for one in streams], *streams, rtol=0.0, atol=0.0)
+    return b.launch(library.scale, *streams, s=-1.0)
+
+
+def torch_matmul(x: Any, w: Any, out: Any = None) -> Any:
+    """Multiply by PyTorch, on a GPU by cuBLAS."""
+    import torch
+
+    return torch.matmul(x, w, out=out)
 
 
 @dataclass(frozen=True, slots=True)

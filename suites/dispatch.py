@@ -23,7 +23,7 @@ from steelyard_kernels import kernel
 from steelyard_kernels.array import Array
 
 from .calls import RESULTS, Calls
-from .common import available
+from .common import available, torch_matmul
 
 SMALL: Final = 1_000
 """Elements whose addition takes less than calling it."""
@@ -106,10 +106,4 @@ def _called(b: Builder, kernel: str) -> tuple[Any, str, tuple[Any, Any]]:
     x = b.input((M, N), "float16")
     if kernel == "add":
         return add, "numpy", (x, b.input((M, N), "float16", name="more"))
-    return _matmul, "torch", (x, b.input((N, N), "float16", name="weight"))
-
-
-def _matmul(x: Any, weight: Any, out: Any = None) -> Any:
-    import torch
-
-    return torch.matmul(x, weight, out=out)
+    return torch_matmul, "torch", (x, b.input((N, N), "float16", name="weight"))

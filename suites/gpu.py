@@ -16,6 +16,7 @@ from steelyard.declare.handles import Call, Handle
 from steelyard_kernels import library
 
 from . import adam, bias_layernorm, softmax
+from .common import copied, scaled
 
 ROWS: Final = 8192
 """Of Fuser#383's inputs."""
@@ -39,10 +40,7 @@ Launched = Callable[..., Any]
 def gpu_copy(b: Builder, n: int) -> Call:
     """Copy n float32 elements: 4 KiB to 512 MiB, 12 and 100 MiB among them."""
     b.on("cuda")
-    x = b.input(n)
-    y = b.output(n)
-    b.check(lambda x: x, x, rtol=0.0, atol=0.0)
-    return b.launch(library.copy, x, out=y)
+    return copied(b, n)
 
 
 @benchmark(n=[100, 1 << 20, 1 << 24])
@@ -59,9 +57,7 @@ def gpu_triad(b: Builder, n: int) -> Call:
 def gpu_adam(b: Builder, n: int, impl: str) -> Call:
     """Update both moments and turn the gradient into the step (GPUCompiler.jl#65)."""
     if impl == "scale":
-        streams = three_streams(b, n)
-        b.check(lambda *streams: [-one for one in streams], *streams, rtol=0.0)
-        return b.launch(library.scale, *streams, s=-1.0)
+        return scaled(b, *three_streams(b, n))
     return described_adam(b, n, library.adam)
 
 
@@ -91,11 +87,10 @@ def described_adam(b: Builder, n: int, update: Launched, form: str = "numpy") ->
 def gpu_softmax(b: Builder, cols: int, dtype: str, impl: str) -> Call:
     """Exponentiate and normalise the rows of 8192 x cols."""
     b.on("cuda")
+    if impl == "copy":
+        return copied(b, (ROWS, cols), dtype)
     x = b.input((ROWS, cols), dtype)
     y = b.output((ROWS, cols), dtype)
-    if impl == "copy":
-        b.check(lambda x: x, x, rtol=0.0, atol=0.0)
-        return b.launch(library.copy, x, out=y)
     b.check(softmax.reference, x)
     return b.launch(library.softmax, x, out=y)
 
@@ -115,10 +110,7 @@ def gpu_layernorm(b: Builder, hidden: int, dtype: str, impl: str) -> Call:
 def copied_rows(b: Builder, hidden: int, dtype: str) -> Call:
     """Describe the yardstick: x copied to y."""
     b.on("cuda")
-    x = b.input((ROWS, hidden), dtype)
-    y = b.output((ROWS, hidden), dtype)
-    b.check(lambda x: x, x, rtol=0.0, atol=0.0)
-    return b.launch(library.copy, x, out=y)
+    return copied(b, (ROWS, hidden), dtype)
 
 
 def described_layernorm(

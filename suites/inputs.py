@@ -6,13 +6,13 @@ where power limits the clock, zeros are quicker, and say nothing of users' data.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from steelyard import Builder, axis, benchmark
 from steelyard.declare.handles import Call, Handle
 from steelyard_kernels import library
 
-from .common import available
+from .common import available, torch_matmul
 
 DATA: Final = ["normal", "constant", "pattern"]
 """Distributions; the constant is zero."""
@@ -43,14 +43,8 @@ if available("torch"):
         b.count(operations=2 * n**3)
         x, w = _matrix(b, n, inputs, "x"), _matrix(b, n, inputs, "w")
         y = b.output((n, n), "float16")
-        return b.launch(_matmul, x, w, out=y, as_="torch")
+        return b.launch(torch_matmul, x, w, out=y, as_="torch")
 
 
 def _matrix(b: Builder, n: int, inputs: str, name: str) -> Handle:
     return b.input((n, n), "float16", dist=inputs, name=name)
-
-
-def _matmul(x: Any, w: Any, out: Any) -> None:
-    import torch
-
-    torch.matmul(x, w, out=out)

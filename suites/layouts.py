@@ -17,7 +17,7 @@ from steelyard_kernels import array as xp
 from steelyard_kernels import kernel, library
 
 from . import softmax
-from .common import Array, Peer, WithStores
+from .common import Array, Peer, WithStores, copied
 
 SIDE: Final = 4096
 ROWS: Final = 8192
@@ -95,18 +95,11 @@ def rms_norm(x: Any, weight: Any) -> Any:
 PERMUTED: Final = {"ji": ji, "bji": bji, "jbi": jbi, "jib": jib}
 
 
-def _copied(b: Builder, shape: tuple[int, ...], dtype: str) -> Call:
-    x = b.input(shape, dtype)
-    y = b.output(shape, dtype)
-    b.check(lambda x: x, x, rtol=0.0, atol=0.0)
-    return b.launch(library.copy, x, out=y)
-
-
 def _permuted(b: Builder, n: int, form: str, dtype: str, impl: str) -> Call:
     axes = AXES[form]
     shape = (n, n) if len(axes) == 2 else (16, n // 4, n // 4)
     if impl == "copy":
-        return _copied(b, shape, dtype)
+        return copied(b, shape, dtype)
     x = b.input(shape, dtype)
     y = b.output(tuple(shape[k] for k in axes), dtype)
     b.check(lambda x: x.transpose(axes), x, rtol=0.0, atol=0.0)
@@ -121,12 +114,8 @@ def _permuted(b: Builder, n: int, form: str, dtype: str, impl: str) -> Call:
 
 def _summed(b: Builder, n: int, dtype: str, impl: str, *, gpu: bool) -> Call:
     if impl == "copy":
-        x = b.input((n // 2, n), dtype)
-        y = b.output((n // 2, n), dtype)
-        b.check(lambda x: x, x, rtol=0.0, atol=0.0)
-        return b.launch(
-            library.copy if gpu else WithStores(library.copy, True), x, out=y
-        )
+        copy = library.copy if gpu else WithStores(library.copy, True)
+        return copied(b, (n // 2, n), dtype, copy)
     x = b.input((n, n), dtype)
     y = b.output(n, dtype)
     bound = TOLERANCE[dtype]
@@ -203,7 +192,7 @@ def gpu_rows(b: Builder, kind: str, cols: int, impl: str) -> Call:
     }  # a value a row: next to nothing is written
     shape = (ROWS, cols)
     if impl == "copy":
-        return _copied(b, (ROWS // 2, cols) if single else shape, "float16")
+        return copied(b, (ROWS // 2, cols) if single else shape, "float16")
     x = b.input(shape, "float16")
     if kind == "cross_entropy":
         target = b.input((ROWS, 1), "int32", low=0, high=cols)

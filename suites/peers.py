@@ -17,7 +17,7 @@ from steelyard.declare.handles import Call
 from steelyard_kernels import library
 
 from . import adam, bias_layernorm
-from .common import Made, available, inductor
+from .common import Made, available, inductor, scaled, torch_matmul
 from .gpu import (
     HIDDEN,
     OTHER_HIDDEN,
@@ -46,7 +46,7 @@ if BLAS:
         b.count(operations=2 * m * n * k)
         b.mode("kernel/cold", "kernel/warm", "latency/warm")
         return b.launch(
-            {"torch": _torch_matmul, "cupy": _cupy_matmul}[impl], x, w, out=y, as_=impl
+            {"torch": torch_matmul, "cupy": _cupy_matmul}[impl], x, w, out=y, as_=impl
         )
 
 
@@ -57,9 +57,7 @@ if BLAS:
 def gpu_peers_adam(b: Builder, n: int, impl: str) -> Call:
     """Update Adam's moments in place and turn the gradient into the step."""
     if impl == "scale":
-        streams = three_streams(b, n)
-        b.check(lambda *streams: [-one for one in streams], *streams, rtol=0.0)
-        return b.launch(library.scale, *streams, s=-1.0)
+        return scaled(b, *three_streams(b, n))
     form = {"ours": "numpy", "cupy": "cupy"}.get(impl, "torch")
     return described_adam(b, n, ADAM[impl], form)
 
@@ -80,12 +78,6 @@ def gpu_peers_layernorm(b: Builder, hidden: int, impl: str) -> Call:
     # Compiled for each case anew: PyTorch goes back to eager after eight shapes.
     normalise = _inductor_layernorm() if impl == "inductor" else LAYERNORM[impl]
     return described_layernorm(b, hidden, "float16", normalise, form, returns=eager)
-
-
-def _torch_matmul(x: Any, w: Any, out: Any) -> None:
-    import torch
-
-    torch.matmul(x, w, out=out)
 
 
 def _cupy_matmul(x: Any, w: Any, out: Any) -> None:

@@ -16,7 +16,7 @@ from steelyard.declare.handles import Call, Handle
 from steelyard_kernels import array as xp
 from steelyard_kernels import kernel
 
-from .common import available
+from .common import available, torch_matmul
 
 Shape = tuple[int, int, int]
 
@@ -103,10 +103,6 @@ def _declared(
     return given, y
 
 
-def _numpy(x: Any, w: Any, out: Any) -> None:
-    np.matmul(x, w, out=out)
-
-
 def _numpy_linear(x: Any, w: Any, out: Any) -> None:
     np.matmul(x, w.T, out=out)
 
@@ -117,16 +113,8 @@ def _numpy_layer(x: Any, w: Any, bias: Any, out: Any) -> None:
     np.maximum(out, 0, out=out)
 
 
-def _torch(x: Any, w: Any, out: Any) -> None:
-    import torch
-
-    torch.matmul(x, w, out=out)
-
-
 def _torch_linear(x: Any, w: Any, out: Any) -> None:
-    import torch
-
-    torch.matmul(x, w.t(), out=out)
+    torch_matmul(x, w.t(), out)
 
 
 def _torch_layer(x: Any, w: Any, bias: Any, out: Any) -> None:
@@ -136,8 +124,8 @@ def _torch_layer(x: Any, w: Any, bias: Any, out: Any) -> None:
 
 
 OURS: Final = {"plain": product, "linear": linear, "layer": layer}
-NUMPY: Final = {"plain": _numpy, "linear": _numpy_linear, "layer": _numpy_layer}
-TORCH: Final = {"plain": _torch, "linear": _torch_linear, "layer": _torch_layer}
+NUMPY: Final = {"plain": np.matmul, "linear": _numpy_linear, "layer": _numpy_layer}
+TORCH: Final = {"plain": torch_matmul, "linear": _torch_linear, "layer": _torch_layer}
 REFERENCES: Final = {
     "plain": np.matmul,
     "linear": lambda x, w: x @ w.T,
