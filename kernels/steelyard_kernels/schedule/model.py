@@ -26,15 +26,19 @@ CACHE_RATE: Final = 60.0
 # clears it: three quarters of the reference machine's 32 MiB. There, float16 rows of
 # 4096 and 5140 (17 and 21 MB) were slower with streaming stores, warm and cold alike.
 RESIDENT_BYTES: Final = 24 << 20
-# What a core's streaming stores drain at beside reads from cache: a streaming copy of
-# 3 and 6 MB that stay in cache wrote 28 GB/s with two cores.
-STREAM_RATE: Final = 14.0
+# What a core's streaming stores drain at beside reads from cache: streaming copies of
+# 3 to 17 MB that stay in cache wrote 28 to 80 GB/s with two cores, as the host's memory
+# was more or less busy.
+STREAM_RATE: Final = 16.0
 # How much of that time shows all the same where arithmetic takes longer: float16 rows of
-# 768 hid nearly all of it, rows of 4096 lost a fifth.
-DRAIN_SHARE: Final = 0.1
+# 768 hid nearly all of it.
+DRAIN_SHARE: Final = 0.05
 # A launch that finds its operands in cache counts once, one that does not counts so
 # much beside it: among schedules of about one warm time the better cold one is taken.
+# Fewer launches find their operands there the nearer these come to `RESIDENT_BYTES`, and
+# nearly all do that fit in the cores' own caches.
 COLD_SHARE: Final = 0.5
+NEAR_COLD_SHARE: Final = 0.1
 # A fork and join of the native pool from Python on the reference machine, measured over
 # empty work: 0.6 us, of which 0.15 us are the pool's own.
 FORK_JOIN_NS: Final = 600.0
@@ -49,19 +53,17 @@ JITTER: Final = 0.1
 # How much of the shorter of memory time and arithmetic hides behind the longer: the
 # loads of a vector run ahead of its arithmetic, but a row waits for its reductions.
 OVERLAP: Final = 0.7
-# The part of memory time that prefetching the next rows saves: the lower end of
-# 5 to 20 % seen for LayerNorm of 1024 rows there, from memory. What stays in cache gains only where rows
-# are so short that the hardware's prefetchers, which need a few lines to start and stop
-# at a page, are always starting; longer rows pay for the instructions.
-PREFETCH_SAVING: Final = 0.05
-SHORT_ROW_BYTES: Final = 2048
+# The part of memory time that prefetching the next rows saves, of 2 to 30 % seen for
+# LayerNorm and softmax of 1024 rows from memory; and what it costs rows that are in cache.
+PREFETCH_SAVING: Final = 0.12
+AHEAD_COST: Final = 0.005
 # Memory time that a block of n rows loses at its reductions is this / n: blocks of 1,
-# 2 and 4 rows of 4096 float32 took 1.76, 1.67 and 1.48 times a copy.
-ROW_STALL: Final = 0.25
-# Rows shorter than a page share it, and the prefetchers with it: walking several at once
-# loses this share (768 float32, cold: 1.4 times a copy by single rows, 1.9 by more).
-PAGE_BYTES: Final = 4096
-PAGE_STALL: Final = 0.4
+# 2 and 4 rows of 4096 float32 took 1.9, 1.55 and 1.48 times a copy.
+ROW_STALL: Final = 0.4
+# Rows of few pages share the prefetchers: walking several at once loses this share (768
+# float32, cold: 1.06 times a copy by single rows, 1.15 to 1.2 by more).
+PAGE_BYTES: Final = 8192
+PAGE_STALL: Final = 0.2
 # Building takes about 20 us for each vector operation in the text, and a kernel is
 # launched perhaps 5000 times: what a longer text must win back in every launch.
 BUILD_NS: Final = 4.0

@@ -8,11 +8,11 @@ from typing import TypeAlias
 
 from steelyard_kernels.nest.axes import NAMES, Nest
 from steelyard_kernels.schedule.model import (
+    AHEAD_COST,
     BUILD_NS,
     ITERATION_NS,
     LINE,
     OPERATION_NS,
-    PREFETCH_SAVING,
     Machine,
     Prediction,
     memory_term,
@@ -88,7 +88,7 @@ def _longer(nest: Nest, schedule: Schedule) -> float:
         if schedule.keep is Place.REGISTER:
             return 1 + SQUARE_BYTES / (beside * turned.element)
         return LINE / turned.element
-    longer = 1 + PREFETCH_SAVING if schedule.prefetch else 1.0
+    longer = 1 + AHEAD_COST if schedule.prefetch else 1.0
     if reduced and cut.at(Place.VECTOR) > 1:
         longer *= 1 + SEGMENT_BYTES / (4 * beside)
     return longer

@@ -14,7 +14,6 @@ from typing import Final, TypeAlias
 from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.nest.keep import has_rows, planner
 from steelyard_kernels.schedule.legality import (
-    SCRATCH_BYTES,
     kept_problem,
     streaming_problem,
 )
@@ -25,6 +24,7 @@ from steelyard_kernels.schedule.schedule import Cut, Place, Refuse, Schedule
 # Rows a thread takes at a time; 32 was the best of 4 to 64 for LayerNorm of 1024 rows by
 # two cores of an AMD EPYC (Zen 5), 4 shares out few rows.
 SHARING: Final = ((4, Place.CORE), (32, Place.CORE), (32, Place.SERIAL))
+MANY: Final = 256  # rows a thread that are shared by the most
 # Rows and vectors at a time whose accumulators fit: 32 vector registers, half for values.
 BLOCKS: Final = (4, 2, 1)
 UNROLLS: Final = (1, 2)
@@ -43,13 +43,12 @@ def on_cpu(
 ) -> Iterator[Schedule]:
     """Yield the legal schedules of a CPU.
 
-    Those `likely` to be best keep what they can, take variances in one pass, and have
-    single vectors of one row or of as many as there may be.
+    Those `likely` to be best take variances in one pass, and many rows by all cores.
     """
     stores: dict[int, list[tuple[bool, int]]] = {}
     for hints in _hints(nest, likely=likely):
-        for rows, unroll in _shapes(nest, machine, hints, refuse, likely=likely):
-            for turns, place in SHARING:
+        for rows, unroll in _shapes(nest, machine, hints, refuse):
+            for turns, place in _sharing(nest, machine, likely=likely):
                 sharing = -(-turns // rows), place
                 cuts = cpu_cuts(nest, machine, (rows, unroll), sharing)
                 if place is Place.SERIAL:
@@ -59,6 +58,14 @@ def on_cpu(
                     stores[rows] = _stores(nest, cuts, aligned=aligned)
                 for streaming, prefetch in stores[rows]:
                     yield Schedule(cuts, streaming, prefetch, 0, *hints)
+
+
+def _sharing(
+    nest: Nest, machine: Machine, *, likely: bool
+) -> tuple[tuple[int, Place], ...]:
+    """Return how rows are shared: many neither by few at a time nor by no one."""
+    many = prod(nest.extents[:-1]) >= MANY * machine.threads
+    return SHARING[1:2] if likely and many else SHARING
 
 
 def cpu_cuts(
@@ -79,18 +86,17 @@ def _hints(nest: Nest, *, likely: bool) -> Iterator[Hints]:
     hoists: list[Place | None] = [stack, None] if kept.columns.values else [None]
     passes = [True, False] if plan.variances else [False]
     if likely:
-        near = kept.row_bytes * nest.extents[-1] <= SCRATCH_BYTES
-        keeps, passes = keeps[:1] if near else keeps[-1:], passes[:1]
+        passes = passes[:1]
     yield from product(keeps, hoists, passes)
 
 
 def _shapes(
-    nest: Nest, machine: Machine, hints: Hints, refuse: Refuse, *, likely: bool
+    nest: Nest, machine: Machine, hints: Hints, refuse: Refuse
 ) -> list[tuple[int, int]]:
     """Return (rows, vectors) at a time whose accumulators fit registers, and the stack."""
     most = max(planner(nest).accumulators(one_pass=hints[2]), default=0)
     found = []
-    for rows, unroll in product(BLOCKS, UNROLLS[:1] if likely else UNROLLS):
+    for rows, unroll in product(BLOCKS, UNROLLS):
         many = rows * unroll
         cuts = cpu_cuts(nest, machine, (rows, unroll), (1, Place.CORE))
         schedule = Schedule(cuts, False, 0, 0, *hints)
@@ -103,7 +109,7 @@ def _shapes(
             refuse(schedule, why)
         else:
             found.append((rows, unroll))
-    return list(dict.fromkeys([found[0], found[-1]])) if likely and found else found
+    return found
 
 
 def _stores(
