@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from steelyard.commands import _options as common
 from steelyard.errors import FAILED, SteelyardError
 from steelyard.machine import files
 from steelyard_kernels.building.cache import CACHES, LEVELS
@@ -93,92 +94,90 @@ def _refuse_idle(context: click.Context) -> None:
 @click.argument("kernels", nargs=-1, required=True, metavar="KERNEL...")
 @axes_option
 @arrays_option
-@click.option(
-    "--target",
-    "targets",
+@common.option(
+    "--target targets",
+    "What to make code for; no GPU is needed.",
+    shown=True,
     default="cpu",
     metavar="cpu|cuda:ARCH,...",
-    help="What to make code for; no GPU is needed.",
-    show_default=True,
 )
-@click.option(
+@common.option(
     "--quantity",
+    "Which caches a build may find; first: a fresh process.",
+    "cold, with --drop warm-memory",
     type=click.Choice(QUANTITIES),
-    help="Which caches a build may find; first: a fresh process.",
-    show_default="cold, with --drop warm-memory",
 )
-@click.option(
-    "--drop",
-    "levels",
+@common.option(
+    "--drop levels",
+    "Say what this level of cache saves: build with and without it, both without "
+    "those above it (memory, code, disk).",
     multiple=True,
     type=click.Choice(LEVELS),
-    help="Say what this level of cache saves: build with and without it, both without "
-    "those above it (memory, code, disk).",
 )
-@click.option(
+@common.option(
     "--repeat",
+    "Builds of each row, all rows in turn.",
+    shown=True,
     type=click.IntRange(1),
     default=REPEAT,
-    help="Builds of each row, all rows in turn.",
-    show_default=True,
 )
-@click.option("--timings", is_flag=True, help="Print where the time went, nested.")
-@click.option("--allocations", is_flag=True, help="Count memory in --timings, slower.")
-@click.option(
+@common.option("--timings", "Print where the time went, nested.", is_flag=True)
+@common.option("--allocations", "Count memory in --timings, slower.", is_flag=True)
+@common.option(
     "--passes",
+    "Print how long LLVM's passes took, once, in a fresh process.",
     is_flag=True,
-    help="Print how long LLVM's passes took, once, in a fresh process.",
 )
-@click.option(
+@common.option(
     "--trace",
+    "Write every span for ui.perfetto.dev.",
     type=click.Path(dir_okay=False, writable=True),
     metavar="FILE",
-    help="Write every span for ui.perfetto.dev.",
 )
-@click.option("--resources", is_flag=True, help="Print what a GPU's code takes.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
-@click.option(
-    "--emit",
-    "text",
+@common.option("--resources", "Print what a GPU's code takes.", is_flag=True)
+@common.option("--json as_json", "Print JSON and nothing else.", is_flag=True)
+@common.option(
+    "--emit text",
+    "Print this text of one build and nothing else.",
     type=click.Choice(TEXTS),
-    help="Print this text of one build and nothing else.",
 )
-@click.option(
-    "--print-after-all", is_flag=True, help="Print what each phase of a build made."
+@common.option(
+    "--print-after-all", "Print what each phase of a build made.", is_flag=True
 )
-@click.option("--schedule", default="", metavar="LABEL", help="Build this candidate.")
-@click.option(
+@common.option("--schedule", "Build this candidate.", default="", metavar="LABEL")
+@common.option(
     "--launch",
+    "Build one launch of a kernel of several, as they are numbered here.",
     type=click.IntRange(0),
     metavar="N",
-    help="Build one launch of a kernel of several, as they are numbered here.",
 )
-@click.option("--candidates", is_flag=True, help="Build all candidates, in groups.")
-@click.option(
+@common.option("--candidates", "Build all candidates, in groups.", is_flag=True)
+@common.option(
     "--threads",
+    "Build --candidates, or the kernels of --timings, with so many compilers at a "
+    "time, one after the other.",
+    "one a processor",
     callback=_threads,
     metavar="1,2,4",
-    help="Build --candidates, or the kernels of --timings, with so many compilers at a "
-    "time, one after the other.",
-    show_default="one a processor",
 )
-@click.option(
+@common.option(
     "--alone",
+    "Build --candidates also each as a program of its own, to compare.",
     is_flag=True,
-    help="Build --candidates also each as a program of its own, to compare.",
 )
-@click.option(
-    "--max-registers",
-    "registers",
+@common.option(
+    "--max-registers registers",
+    "Limit the registers of a GPU's thread.",
     type=click.IntRange(0),
     default=0,
     metavar="N",
-    help="Limit the registers of a GPU's thread.",
 )
-@click.option(
-    "--nvrtc", "libraries", callback=_paths, metavar="PATH,PATH",
-    help="Build with each of these libraries, in a process each.",
-)  # fmt: skip
+@common.option(
+    "--nvrtc libraries",
+    "Build with each of these libraries, in a process each.",
+    callback=_paths,
+    metavar="PATH,PATH",
+)
 @click.pass_context
 def command(
     context: click.Context,

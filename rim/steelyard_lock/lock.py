@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import click
 
+from steelyard.commands import _options as common
 from steelyard.errors import FAILED, USAGE, BenchmarkError, SteelyardError
 from steelyard.machine import files
 from steelyard_device.errors import DeviceError
@@ -121,14 +122,9 @@ def _held(
 
 
 @click.command(name="lock")
-@click.argument(
-    "path",
-    metavar="FILE",
-    default=FILE,
-    type=click.Path(dir_okay=False, path_type=Path),
-)
-@click.option(
-    "--check", is_flag=True, help="Write nothing; exit with 1 if FILE is out of date."
+@click.argument("path", metavar="FILE", default=FILE, type=common.FILE)
+@common.option(
+    "--check", "Write nothing; exit with 1 if FILE is out of date.", is_flag=True
 )
 def command(path: Path, *, check: bool) -> int:
     """Write what the code of every kernel of the library takes to FILE.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from steelyard.commands import _options as common
 from steelyard.declare.axes import parse_override
 from steelyard.errors import SteelyardError
 from steelyard_device.errors import DeviceError
@@ -35,22 +36,19 @@ def _arrays(
         return [spec_of(text) for text in given]
 
 
-axes_option = click.option(
-    "-p",
-    "axes",
+axes_option = common.option(
+    "-p axes",
+    "Replace an axis's values: n, rows, hidden, dtype, or those of a benchmark.",
     multiple=True,
     callback=_axes,
     metavar="AXIS=1,2",
-    help="Replace an axis's values: n, rows, hidden, dtype, or those of a benchmark.",
 )
-arrays_option = click.option(
-    "--arg",
-    "--shape",
-    "arrays",
+arrays_option = common.option(
+    "--arg --shape arrays",
+    "An array parameter, in order: 1024x768:float16.",
     multiple=True,
     callback=_arrays,
     metavar="SHAPE:DTYPE",
-    help="An array parameter, in order: 1024x768:float16.",
 )
 
 
