@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from steelyard import Builder
 from steelyard.declare.handles import Call, Handle
-from steelyard.prepare.work import CallableWork
+from steelyard.prepare.work import BoundOnCall, CallableWork
 from steelyard_kernels import KernelFunction, library
 from steelyard_kernels.building.facts import TargetBuild
 from steelyard_kernels.calling.bind import BoundKernel
@@ -147,7 +147,7 @@ def inductor(function: Callable[..., Any], mode: str | None = None) -> Peer:
 
 
 @dataclass(frozen=True, slots=True)
-class WithStores:
+class WithStores(BoundOnCall):
     """A kernel with its best predicted schedule of one kind of store.
 
     The yardstick of a memory-bound kernel is the fastest copy there is, whatever the
@@ -162,10 +162,6 @@ class WithStores:
         ranked = strategies.rank(self.kernel.program(*arrays), machine())
         schedule = next(s for s, _ in ranked if s.streaming is self.streaming)
         return self.kernel.bind(*arrays, schedule=schedule, **keywords)
-
-    def __call__(self, *arrays: Array, **keywords: Any) -> None:
-        """Run once."""
-        self.bind(*arrays, **keywords).launch()
 
 
 class BoundSequence:
@@ -234,7 +230,7 @@ def _added(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class InTurn:
+class InTurn(BoundOnCall):
     """Kernels to launch in turn, each on some of the arguments."""
 
     kernels: tuple[tuple[KernelFunction, tuple[int, ...]], ...]
@@ -262,10 +258,6 @@ class InTurn:
             for one, at in self.kernels
         ]
         return {"compiler_hash": each[0]["compiler_hash"], "kernels": each}
-
-    def __call__(self, *arrays: Array) -> None:
-        """Run them once."""
-        self.bind(*arrays).launch()
 
 
 def rounded(values: Array, dtype: str) -> Array:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from steelyard.prepare.work import BoundOnCall
 from steelyard_kernels.library.noisy_mlp import ITERATIONS
 
 from .common import Array, Peer
@@ -61,7 +62,7 @@ def programs() -> Mapping[str, Program]:
 
 
 @dataclass(frozen=True, slots=True)
-class FromJax:
+class FromJax(BoundOnCall):
     """The thread's second listing with our decorator, for a GPU or a CPU."""
 
     def bind(self, *arrays: Any, out: Any) -> Any:
@@ -72,10 +73,6 @@ class FromJax:
 
         with jax.enable_x64(True):
             return from_jax(programs()["jax"]).bind(*arrays, out=out)
-
-    def __call__(self, *arrays: Any, out: Any) -> None:
-        """Run it once."""
-        self.bind(*arrays, out=out).launch()
 
 
 def compiled(name: str) -> Callable[..., None]:

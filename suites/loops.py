@@ -18,6 +18,7 @@ import numpy as np
 
 from steelyard import Builder, benchmark
 from steelyard.declare.handles import Call, Handle
+from steelyard.prepare.work import BoundOnCall
 from steelyard_kernels import KernelFunction, dtypes, kernel, library, reference
 from steelyard_kernels import array as xp
 from steelyard_kernels.array import Array as Traced
@@ -94,7 +95,7 @@ def in_order(*works: tuple[Any, int]) -> Launches:
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
+class Stepped(BoundOnCall):
     """The loop as many launches of a kernel that updates x and counts."""
 
     kernel: KernelFunction
@@ -108,13 +109,9 @@ class Stepped:
         step = self.kernel.bind(out, index, key, w1, w2)
         return in_order((started, 1), (step, self.times))
 
-    def __call__(self, *arrays: Any, out: Any) -> None:
-        """Run all launches once."""
-        self.bind(*arrays, out=out).launch()
-
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class Ahead(BoundOnCall):
     """All noise drawn by a kernel of its own, then the loop over it."""
 
     def bind(self, *arrays: Any, out: Any) -> Launches:
@@ -124,10 +121,6 @@ class Ahead:
         drawn = library.noisy_mlp_noise.bind(x, key, out=noise)
         looped = library.noisy_mlp_ahead.bind(x, noise, w1, w2, out=out)
         return in_order((drawn, 1), (looped, 1))
-
-    def __call__(self, *arrays: Any, out: Any) -> None:
-        """Run both once."""
-        self.bind(*arrays, out=out).launch()
 
 
 def beside(array: Any, shape: tuple[int, ...] | None = None) -> Any:

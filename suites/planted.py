@@ -12,7 +12,7 @@ from typing import Any, Final
 from steelyard import Builder, benchmark
 from steelyard.declare.handles import Call
 from steelyard.measure.inject import delayed
-from steelyard.prepare.work import Work
+from steelyard.prepare.work import BoundOnCall, Work
 from steelyard_kernels import KernelFunction, library
 
 from .common import Array
@@ -42,7 +42,7 @@ def planted_triad(b: Builder, n: int, extra: int) -> Call:
 
 
 @dataclass(frozen=True, slots=True)
-class WithExtra:
+class WithExtra(BoundOnCall):
     """A kernel with multiply-adds behind each launch, as it is without any."""
 
     kernel: KernelFunction
@@ -52,7 +52,3 @@ class WithExtra:
         """Bind the kernel, and put the delay behind it."""
         bound = self.kernel.bind(*arrays, **keywords)
         return delayed(bound, self.extra) if self.extra else bound
-
-    def __call__(self, *arrays: Array, **keywords: Any) -> None:
-        """Launch once."""
-        self.bind(*arrays, **keywords).launch()

@@ -9,31 +9,24 @@ from numpy.typing import NDArray
 
 from steelyard import Builder, benchmark
 from steelyard.declare.handles import Call
+from steelyard.prepare.work import BoundOnCall
 from steelyard_device import cpu, cuda
 
 
-class Delay:
+class Delay(BoundOnCall):
     """A native kernel of ``steps`` multiply-adds, each waiting for the one before."""
 
     def bind(self, result: NDArray[np.float32], *, steps: int) -> cpu.Launch:
         """Pack the launch."""
         return cpu.delay(steps, result)
 
-    def __call__(self, result: NDArray[np.float32], *, steps: int) -> None:
-        """Launch once."""
-        self.bind(result, steps=steps).launch()
 
-
-class Nothing:
+class Nothing(BoundOnCall):
     """A native kernel that returns at once, on one thread or all."""
 
     def bind(self, _unused: NDArray[np.float32], *, threads: int) -> cpu.Launch:
         """Pack the launch."""
         return cpu.null(threads)
-
-    def __call__(self, unused: NDArray[np.float32], *, threads: int) -> None:
-        """Launch once."""
-        self.bind(unused, threads=threads).launch()
 
 
 def _steps64(result: Any, steps: int) -> Any:
@@ -79,7 +72,7 @@ class DeviceDelay:
         return {"steps": self._delay.steps, "cycles": cycles, "own_ns": nanoseconds}
 
 
-class OnGpu:
+class OnGpu(BoundOnCall):
     """A probe of the device layer, for `Builder.launch`: ``steps`` or nothing."""
 
     def bind(self, unused: Any, *, steps: int) -> DeviceDelay | cuda.Launch:
@@ -88,10 +81,6 @@ class OnGpu:
         if not steps:
             return cuda.null(context)
         return DeviceDelay(cuda.Delay(context, steps), context)
-
-    def __call__(self, unused: Any, *, steps: int) -> None:
-        """Launch once."""
-        self.bind(unused, steps=steps).launch()
 
 
 @benchmark(steps=[1 << n for n in range(10, 21, 2)])

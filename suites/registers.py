@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from steelyard import Builder, axis, benchmark
 from steelyard.declare.handles import Call
+from steelyard.prepare.work import BoundOnCall
 from steelyard_kernels import KernelFunction, library
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.schedule import strategies
@@ -36,7 +37,7 @@ LANES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(BoundOnCall):
     """A kernel under one of its schedules, for `Builder.launch`."""
 
     kernel: KernelFunction
@@ -58,13 +59,9 @@ class Candidate:
         chosen = self.schedule(target_of(arrays[0]), *specs)
         return self.kernel.bind(*arrays, schedule=chosen, **keywords)
 
-    def __call__(self, *arrays: Any, **keywords: Any) -> None:
-        """Run once."""
-        self.bind(*arrays, **keywords).launch()
-
 
 @dataclass(frozen=True, slots=True)
-class Fusers:
+class Fusers(BoundOnCall):
     """The thread's layout of bias_layernorm: rows of 5140 halves by vectors of 4.
 
     Its 288 threads had two rows at once and took 157 registers, or 72 with spills. Ours
@@ -94,10 +91,6 @@ class Fusers:
         """Bind the kernel under the schedule."""
         kernel = library.bias_layernorm
         return kernel.bind(*arrays, schedule=self.schedule, **keywords)
-
-    def __call__(self, *arrays: Any, **keywords: Any) -> None:
-        """Run once."""
-        self.bind(*arrays, **keywords).launch()
 
 
 @benchmark(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from steelyard import Benchmark, Builder, benchmark
 from steelyard.declare.benchmark import Case
 from steelyard.declare.handles import Call, Handle
+from steelyard.prepare.work import BoundOnCall
 from steelyard_kernels import reference
 from steelyard_kernels.building.cache import disk
 from steelyard_kernels.digest import digest
@@ -45,7 +46,7 @@ ANSWERS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduled:
+class Scheduled(BoundOnCall):
     """A kernel under one schedule, for `Builder.launch`."""
 
     kernel: KernelFunction
@@ -54,10 +55,6 @@ class Scheduled:
     def bind(self, *arrays: Any, **keywords: Any) -> Any:
         """Bind the kernel under it."""
         return self.kernel.bind(*arrays, schedule=self.schedule, **keywords)
-
-    def __call__(self, *arrays: Any, **keywords: Any) -> None:
-        """Run once."""
-        self.bind(*arrays, **keywords).launch()
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from steelyard.prepare import answers, capsules
 from steelyard.prepare.capsule_types import Launch, Manifest
 from steelyard.prepare.capsules import SUFFIX, Capsule
 from steelyard.prepare.cubins import CubinWork, Extents
+from steelyard.prepare.work import BoundOnCall
 from steelyard_device import binary, cpu, cuda, llvm, memory, series
 from steelyard_device.cuda import tensors
 
@@ -175,7 +176,7 @@ def drafted(
 
 
 @dataclass(frozen=True, slots=True)
-class SealedKernel:
+class SealedKernel(BoundOnCall):
     """The launch of a capsule, a target of `Call`; its arguments go by place."""
 
     capsule: Capsule
@@ -203,10 +204,6 @@ class SealedKernel:
             if kind == "tensor":
                 words[place] = tensors.encoded(context.handle, addresses[name], **word)
         return self._on_gpu(context, words, kept)
-
-    def __call__(self, *args: Any) -> None:
-        """Launch it once, as a program that keeps nothing does."""
-        self.bind(*args).launch()
 
     def _on_cpu(
         self, addresses: Mapping[str, int], kept: Sequence[Any]

@@ -150,6 +150,20 @@ class Bindable(Protocol):
         ...
 
 
+class BoundOnCall:
+    """A `Bindable` that a call binds and launches once, keeping nothing."""
+
+    __slots__ = ()
+
+    def bind(self, *arrays: Any, **keywords: Any) -> Any:
+        """Return the launch on these arguments."""
+        raise NotImplementedError
+
+    def __call__(self, *arrays: Any, **keywords: Any) -> None:
+        """Launch it once, as a program that keeps nothing does."""
+        self.bind(*arrays, **keywords).launch()
+
+
 class CallableWork:
     """A Python callable with its arguments."""
 
