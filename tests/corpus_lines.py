@@ -153,6 +153,15 @@ LINES = [
         lambda x: xp.repeat(xp.cumulative_sum(x, axis=0), 3, axis=1),
         "5,1; 40,1",
     ),
+    Row(
+        "zeros around running totals",
+        lambda x: (
+            xp.pad(xp.cumulative_prod(x, axis=0), [(2, 3), (0, 0)]),
+            xp.pad(xp.cumulative_sum(x, axis=0), [(2, 3), (0, 0)]),
+        ),
+        "4,3; 67,7",
+        "float32 float16 int32",
+    ),
     Row("part of a running sum", lambda x: xp.cumulative_sum(x)[1:5], "5; 9"),
     Row(
         "diagonal of running sums",

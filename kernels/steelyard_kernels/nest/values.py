@@ -168,7 +168,7 @@ class Values(Loops):
             taken = b.let("where", mask, taken, neutral)
         key = self.state_key(value, axis, at)
         found, self.states[key] = self.run(loop, row, taken, self.states[key])
-        return b.cast(found, value.node.dtype)
+        return self._guarded(value.guards, at, b.cast(found, value.node.dtype))
 
     def run(self, _loop: int, row: Monoid, arg: Operand, state: Operand) -> Run:
         """Emit a running total through the lanes of a loop, or in those of another."""
