@@ -91,6 +91,13 @@ def square_mean(x):
 
 VIEWS = [
     Row("transpose", lambda x: x.T + 1, "100,1000; 65,67; 129,33"),
+    Row(
+        "joined",
+        lambda x, y: xp.concat([x, y, x], axis=1),
+        "3,5 3,7; 1,33 1,2",
+        "float8_e4m3fn float8_e5m2 bool",
+        exact=True,
+    ),
     Row("small transpose", lambda x: x + xp.transpose(x) * 2.0, "17,17; 1,1; 7,7"),
     Row(
         "permute",
@@ -243,6 +250,28 @@ TAKEN = [
         "taken of rows",
         lambda x, i: xp.take(xp.sum(x, axis=1), i, axis=0),
         "9,40 7:int64",
+    ),
+    Row(
+        "zeros around what is taken",
+        lambda x, i: xp.pad(xp.take(x, i, axis=0), [(0, 1), (1, 2)]),
+        "6,5 3:int64; 1,40 7:int32",
+        "float32 int8",
+    ),
+    Row(
+        "orders taken along another axis",
+        lambda x, i: xp.take(xp.argsort(x, axis=1), i, axis=0),
+        "9,40 7:int64; 47,2 131:int32",
+    ),
+    Row(
+        "columns of the largest",
+        lambda x, i: xp.take(xp.topk(x, 3, axis=0)[1], i, axis=1),
+        "9,40 7:int64; 5,3 4:int32",
+    ),
+    Row(
+        "a row beside a product of all rows",
+        lambda x, w, i: (x * x[i]) @ w,
+        "70,9 9,5 :int32",
+        data="unit",
     ),
     Row("classes", class_loss, "33,40 33:int64; 9,7 9:int32", data="unit"),
     Row("rows taken twice", embedding_gradient, "12,5 30:int64"),

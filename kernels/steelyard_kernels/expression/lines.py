@@ -40,7 +40,7 @@ def along(graph: Graph, op: str, node: Node, axis: int, *, reverse: bool) -> Nod
         node = graph.cast(node, wide)
         if node.shape[axis] == 1:
             return node
-    if op == "copy" and lies_in_memory(node):
+    if op == "copy" and lies_in_memory(node, axis):
         return node
     if 0 in node.shape:
         return node
@@ -48,12 +48,23 @@ def along(graph: Graph, op: str, node: Node, axis: int, *, reverse: bool) -> Nod
     return graph.keep(key, Along, node.shape, node.dtype, op, node, axis, reverse)
 
 
-def lies_in_memory(node: Node) -> bool:
-    """Say whether elements can be loaded at any place, as no values must be computed."""
+def lies_in_memory(node: Node, axis: int) -> bool:
+    """Say whether elements at any place along an axis can be loaded, none computed.
+
+    Of lines these are the elements of one.
+    """
+    along: int | None = axis
     while isinstance(node, View | Reshape):
         if isinstance(node, View) and node.guards:
             return False
+        if isinstance(node, Reshape):
+            along = None
+        elif along is not None:
+            moved = [k for k, each in enumerate(node.index) if along in each.axes]
+            along = moved[0] if len(moved) == 1 else None
         node = node.arg
+    if isinstance(node, Along):
+        return along == node.axis
     return not isinstance(node, Apply | Cast | Broadcast | Reduce | Dot | View | Gather)
 
 

@@ -387,8 +387,7 @@ class _Asked:
         """Return an array's element so many steps on as another value says."""
         first, following, which = map(known, use.args)
         offset, source = first.offset, first.source
-        guards = (*first.guards, *following.guards)
-        taken = guards or first.step  # twice, of other axes
+        taken = first.step  # twice, of other axes
         if source is None or taken or offset.terms != following.offset.terms:
             raise Unsupported(
                 f"{self.program.name}: elements are taken at computed places of a value "
@@ -397,4 +396,6 @@ class _Asked:
             )
         step = following.offset.constant - offset.constant
         axes, args = first.axes | which.axes, {**first.args, which.node.number: which}
-        return Value(number, use.node, args, axes, (), source, offset, (), step)
+        return Value(
+            number, use.node, args, axes, (), source, offset, first.guards, step
+        )

@@ -59,10 +59,13 @@ class Threads:
                 self.number[loop] = b.at("add", before, self.number[loop])
 
     def _lend(self, nest: Nest, loop: int) -> None:
-        """Have a loop's threads walk the lines of axes of their own, before it is opened."""
+        """Have a loop's threads walk the lines of axes of their own, before it is opened.
+
+        All of them walk one line: the places of those around it are each thread's own.
+        """
         cuts = list(self.cuts)
         for k, cut in enumerate(cuts):
-            if NAMES.index(cut.axes[0]) in nest.lined:
+            if NAMES.index(cut.axes[0]) in nest.lined - nest.alone:
                 self.groups[k], self.number[k] = self.groups[loop], self.number[loop]
                 threads = self.groups[loop].count, Place.THREAD
                 cuts[k] = Cut(cut.axes, (threads, *cut.factors[-1:]))
