@@ -86,6 +86,19 @@ def test_what_is_made_of_reductions_is_numpys(name, shape):
     np.testing.assert_allclose(seen, want, rtol=1e-13)
 
 
+def _over(name, axis):
+    return lambda x: getattr(xp, name)(x, axis=axis)
+
+
+@pytest.mark.parametrize("name", ["any", "all", "count_nonzero"])
+def test_of_no_elements_all_hold_and_none_does(name):
+    """As NumPy says, of lines without elements and where there are no lines."""
+    x = np.ones((2, 0))
+    for axis in (None, 0, 1):
+        seen = kernel(_over(name, axis))(x)
+        np.testing.assert_array_equal(seen, TRUTHS[name](x, axis=axis))
+
+
 def test_a_product_passes_back_the_product_of_the_others():
     """Also where one of them is zero, and nothing where two are."""
     x = np.array([[1.5, -2.0, 3.0], [0.0, 2.0, 5.0], [0.0, 1.0, 0.0]])

@@ -93,11 +93,11 @@ def concat(arrays: Sequence[Array], axis: int | None = 0) -> Array:
         given, axis = [reshape(x, (prod(x.shape),)) for x in given], 0
     first = given[0]
     dtype = first.dtype
-    for x in given[1:]:
-        dtype = dtypes.promote(dtype, x.dtype)
+    for x in given[1:]:  # of one dtype also where that is only stored
+        dtype = dtype if dtype is x.dtype else dtypes.promote(dtype, x.dtype)
     place = place_of(first, axis, first.ndim)
     nodes = [x.astype(dtype).node for x in given]
-    return Array(first.graph, views.joined(first.graph, nodes, place))
+    return Array(first.graph, views.joined(first.graph, nodes, place)).astype(dtype)
 
 
 def stack(arrays: Sequence[Array], axis: int = 0) -> Array:

@@ -82,12 +82,18 @@ def std(
 
 def any(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:  # noqa: A001 - the array API's name
     """Return whether any value is not zero."""
-    return apply("not_equal", _reduce("max", _flags(x, "any"), axis, keepdims), 0)
+    return _flagged("max", "sum", _flags(x, "any"), axis, keepdims)
 
 
 def all(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:  # noqa: A001 - as any
     """Return whether all values are not zero."""
-    return apply("not_equal", _reduce("min", _flags(x, "all"), axis, keepdims), 0)
+    return _flagged("min", "prod", _flags(x, "all"), axis, keepdims)
+
+
+def _flagged(op: str, empty: str, x: Array, axis: Axis, keepdims: bool) -> Array:
+    """Return whether a reduction is not zero; `empty` is one that takes no values too."""
+    found = _reduce(op if x.size else empty, x, axis, keepdims)
+    return apply("not_equal", found, 0)
 
 
 def count_nonzero(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
