@@ -32,14 +32,14 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import Index, axis
+from steelyard_kernels.expression.views import gathered
 
 
 def row(graph: Graph, node: Node, index: Node) -> Node:
     """Return node[index] along the first axis; `index` is a scalar int in range.
 
-    It is taken where the node's values come from: of memory's rows.
-    Raises KernelError where the node has no axis, or where neither its rows can be
-    computed by themselves nor the index is known when the kernel is traced.
+    It is taken where the node's values come from: of memory's rows; where its rows cannot
+    be computed by themselves, of all of them. Raises KernelError where there is no axis.
     """
     if not node.shape:
         raise KernelError(
@@ -51,13 +51,14 @@ def row(graph: Graph, node: Node, index: Node) -> Node:
     for below in _through(node):  # from the leaves on: none needs recursion
         _row(graph, below, index)
     found = _row(graph, node, index)
-    if found is None:
-        raise KernelError(
-            f"{graph.kernel}: a row of shape {node.shape} is taken at an index that "
-            "is not known yet, of a value that lies in no memory; index a parameter, "
-            "or with an int."
-        )
-    return found
+    return gathered_row(graph, node, index) if found is None else found
+
+
+def gathered_row(graph: Graph, node: Node, index: Node) -> Node:
+    """Return the elements of a row, each taken at the index."""
+    shape = node.shape[1:]
+    places = (Index(), *map(axis, range(len(shape))))
+    return gathered(graph, node, graph.broadcast(index, shape), places, 0)
 
 
 def _through(node: Node) -> list[Node]:

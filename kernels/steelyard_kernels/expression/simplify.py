@@ -9,7 +9,8 @@ so that a cast behind it may start before it:
     f16(f32(y))  is  y             where y is f16(x): a second rounding to the same type
     f32(f64(h))  is  f32(h)        for a half h
 
-Before that, carries of loops that count or that nobody reads are gone: see `carries`.
+Before that, carries of loops that count or that nobody reads are gone: see `carries`. A
+row at a computed index is, where there are no loops, elements taken there as any others.
 A rounding that changes values stays, as the one between `bias_layernorm`'s two biases.
 NaN and -0.0 pass through all of it as they were.
 """
@@ -39,11 +40,13 @@ from steelyard_kernels.expression.expr import (
     Row,
     View,
     everywhere,
+    loops,
     operands,
 )
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import rewritten
 from steelyard_kernels.expression.rounding import round_constant
+from steelyard_kernels.expression.rows import gathered_row
 from steelyard_kernels.monoids import MONOIDS
 
 _BIT: Final = {dtype: 1 << place for place, dtype in enumerate(dtypes.ALL)}
@@ -62,7 +65,7 @@ _MOVES: Final = (Broadcast, Reshape, View, Gather, Row, Chain, Chains)
 
 def simplify(program: Program) -> Program:
     """Return the program without redundant casts and carries; itself if it has none."""
-    program = lean(program)
+    program = _without_rows(lean(program))
     behind = [node for node in everywhere(program.nodes) if _behind_cast(node)]
     if not behind:
         return program  # nothing to prove: most programs
@@ -70,6 +73,20 @@ def simplify(program: Program) -> Program:
     if not any(_below(node).number in exact for node in behind):
         return program
     return _rebuilt(program, exact)
+
+
+def _without_rows(program: Program) -> Program:
+    """Return a program without loops with its rows gathered; itself if it has none."""
+    rows = any(isinstance(node, Row) for node in program.nodes)
+    if not rows or program.chains or loops(program.nodes):
+        return program
+
+    def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
+        if not isinstance(node, Row):
+            return None
+        return gathered_row(graph, *[made[arg.number] for arg in operands(node)])
+
+    return rewritten(program, rule)
 
 
 def _behind_cast(node: Node) -> bool:
