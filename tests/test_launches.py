@@ -446,6 +446,41 @@ def test_what_needs_one_reduction_in_several_shapes_is_launches(views):
         np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-10)
 
 
+def decayed(rows):
+    """Return a loop's carry and what it had before each row."""
+    return xp.scan(lambda c, row: (0.5 * c + row, c), rows[0] * 0.0, rows)
+
+
+LOOPS = {
+    "beside what registers cannot hold": lambda x: (decayed(x[:9])[0], x * 2.0),
+    "behind a sum": lambda x: xp.fori_loop(
+        0, 3, lambda i, c: 0.5 * c + xp.sum(x, axis=0), x[0]
+    ),
+    "of rows in order": lambda x: decayed(xp.sort(x, axis=0)),
+    "whose rows are multiplied": lambda x: decayed(x)[1] @ x,
+    "behind another's rows in order": lambda x: decayed(xp.sort(decayed(x)[1], axis=0))[
+        0
+    ],
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_is_a_launch_where_registers_do_not_hold_the_rest(name):
+    """One kernel would hold every value but rows of arrays: that was refused."""
+    made, x = kernel(LOOPS[name]), np.random.default_rng(3).standard_normal((70, 70))
+    assert len(made.build(x).parts) > 1
+    found = made(x)
+    expected = evaluate(made.program(x), [x]).values()
+    every = found if isinstance(found, tuple) else (found,)
+    for seen, wanted in zip(every, expected, strict=True):
+        np.testing.assert_allclose(seen, wanted, rtol=1e-10, atol=1e-10)
+
+
+def test_a_loop_beside_small_values_is_one_kernel():
+    """No launch is needed: what is held is little."""
+    assert plan_of(kernel(decayed), ((700, 30), "float64")) is None
+
+
 def test_an_input_that_others_read_is_overwritten_by_a_copy():
     """One kernel would read elements that it has written: that was refused."""
 

@@ -4,7 +4,8 @@ Nodes are visited in evaluation order. Of each it is known which reductions, of 
 that no memory holds, a kernel would have to compute for it. What cannot be computed in
 one kernel is cut: a value between is stored, the last one of a product's epilogue, or
 else the smallest. Elementwise values are computed again by each kernel that reads them,
-but for factors of tensor cores, which multiply what lies in memory alone.
+but for factors of tensor cores, which multiply what lies in memory alone. A loop is a
+launch of its own, which reads memory and what is small enough for registers.
 """
 
 from __future__ import annotations
@@ -22,16 +23,19 @@ from steelyard_kernels.expression.expr import (
     Cast,
     Dot,
     Gather,
+    Input,
     Node,
     Program,
     Reduce,
     Reshape,
+    Result,
     Shape,
     View,
     operands,
     users,
 )
 from steelyard_kernels.nest.axes import source, stored
+from steelyard_kernels.nest.carried.registers import MOST_ELEMENTS
 
 MOVED: Final = -1  # beside reductions: their values are read at other places
 WALKS: Final = (Reduce, Dot, Along)
@@ -135,6 +139,7 @@ class Cuts:
         self.reasons, self.late = dict(first), dict[int, str]()
         self._uses = users(program.nodes)
         self._needs: dict[int, Needs] = {n: frozenset({n}) for n in first}
+        self._loops: dict[int, int] = {}  # their first results' numbers, by their ids
         self._multiplied = {  # which belong to the sums of them
             _multiplied(node).number
             for node in program.nodes
@@ -159,6 +164,9 @@ class Cuts:
         return found if is_still(node) or not found else found | {MOVED}
 
     def _visit(self, node: Node) -> None:
+        if isinstance(node, Result):
+            self._loop(node)
+            return
         if isinstance(node, WALKS):
             self._reduce(node)
             return
@@ -186,6 +194,30 @@ class Cuts:
             computed = [half for half in halves if isinstance(half, Apply | Cast)]
             self._store(computed, node, "tensor cores read it")
         self._needs[node.number] = read | own
+
+    def _loop(self, node: Result) -> None:
+        """Store what a loop gives, and what it reads unless that is little work."""
+        for arg in operands(node):
+            if isinstance(arg, Result | Input):
+                continue
+            large = [arg] if self._is_large(arg) else []
+            apart = self._smallest(arg, whole=False) if self.seen(arg) else large
+            self._store(apart, node, "a loop reads it")
+        first = self._loops.setdefault(id(node.loop), node.number)
+        self.reasons.setdefault(node.number, "a loop gives it")
+        self._needs[node.number] = frozenset({first})
+
+    def _is_large(self, node: Node) -> bool:
+        """Say whether registers cannot hold what a node is computed of, or itself."""
+        pending = [node]
+        while pending:
+            node = pending.pop()
+            if isinstance(node, Input) or node.number in self.reasons:
+                continue
+            if prod(node.shape) > MOST_ELEMENTS:
+                return True
+            pending += operands(node)
+        return False
 
     def _narrow(self, node: Node) -> Node:
         """Return what a factor widens or reads at other places, as far as it is computed."""
@@ -233,6 +265,8 @@ class Cuts:
         self.reasons |= dict.fromkeys([node.number for node in new], why)
         place = self._places[min(node.number for node in new)]
         for node in self.program.nodes[place + 1 : self._places[reader.number]]:
+            if isinstance(node, Result):
+                continue  # it reads memory alone
             own = {node.number} if isinstance(node, WALKS) else frozenset()
             self._needs[node.number] = self._read(node) | own
 

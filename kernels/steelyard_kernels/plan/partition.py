@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from steelyard_kernels.errors import KernelError
@@ -15,6 +16,7 @@ from steelyard_kernels.expression.expr import (
     Output,
     Program,
     Reduce,
+    loops,
 )
 from steelyard_kernels.nest.axes import stored
 from steelyard_kernels.plan import buffers
@@ -27,7 +29,7 @@ from steelyard_kernels.plan.pieces import copying, inside
 from steelyard_kernels.plan.rates import predicted, rates_of
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
-from steelyard_kernels.schedule.strategies import heuristic
+from steelyard_kernels.schedule.strategies import heuristic, lower
 
 MOST_NESTED: Final = 4
 """Launches that one kernel is weighed against: more would walk within walks within."""
@@ -35,6 +37,11 @@ MOST_NESTED: Final = 4
 
 def partition(program: Program, device: Machine | Gpu) -> Plan | None:
     """Return the launches of a simplified program; None if it is one kernel."""
+    if loops(program.nodes):
+        if _is_lowered(program, device):
+            return None
+        shown = [output for output in program.outputs if not output.hidden]
+        program = replace(program, outputs=tuple(shown))  # the plan has memory
     whole, program = program, in_chunks(program, device)
     tensor_cores = isinstance(device, Gpu) and bool(device.cores)
     cuts, first = Cuts(program, tensor_cores=tensor_cores), dict[int, str]()
@@ -66,6 +73,15 @@ def _has_schedule(program: Program, device: Machine | Gpu) -> bool:
         return True
     try:
         heuristic(program, device)
+    except KernelError:
+        return False
+    return True
+
+
+def _is_lowered(program: Program, device: Machine | Gpu) -> bool:
+    """Say whether one kernel's registers hold all that lies in no memory."""
+    try:
+        lower(program, heuristic(program, device), device)
     except KernelError:
         return False
     return True
@@ -180,7 +196,7 @@ def _reason(group: Group, groups: Groups) -> str:
     names = dict.fromkeys(node.op for node in nodes if isinstance(node, Apply))
     own = {node.number for node in group.values}
     saved = sum(2 * nbytes(node) for node in reductions if node.number not in own)
-    what = "elementwise"
+    what = "loops" if loops(nodes) else "elementwise"
     if len(products) > 1:
         what = f"attention {'x'.join(map(str, products[0].shape))}"
     elif products:

@@ -9,13 +9,17 @@ from typing import Final, TypeAlias
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import (
+    Along,
     Arange,
     Dot,
+    Input,
     Node,
     Program,
     Reduce,
     Reshape,
     Result,
+    Row,
+    operands,
 )
 from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.nest.axes import beyond, one_space, stored
@@ -74,8 +78,10 @@ def is_nothing(program: Program) -> bool:
 
 def is_one(program: Program) -> bool:
     """Say whether a program is one kernel for certain, without a look at its parts."""
-    if program.chains or any(isinstance(node, Result) for node in program.nodes):
+    if program.chains:
         return True
+    if any(isinstance(node, Result) for node in program.nodes):
+        return not _may_overflow(program)
     if any(map(is_long, program.nodes)):
         return False
     kind = strategy(program)
@@ -90,6 +96,20 @@ def is_one(program: Program) -> bool:
     return in_place(program, rows=kind == "rows")
 
 
+def _may_overflow(program: Program) -> bool:
+    """Say whether anything beside loops has more elements than registers hold."""
+    from steelyard_kernels.nest.carried.registers import MOST_ELEMENTS
+
+    beside = [n for n in program.nodes if not isinstance(n, Result | Row | Input)]
+    read = [arg for node in beside for arg in operands(node)]
+    every = [*beside, *read, *map(stored, program.outputs)]
+    return any(
+        _products(node) > MOST_ELEMENTS
+        for node in every
+        if not (isinstance(node, Result) and node.stacks)
+    )
+
+
 def is_long(node: Node, least: int = LONG) -> bool:
     """Say whether a node reduces so many elements to one that a core is not enough."""
     return (
@@ -101,8 +121,14 @@ def is_long(node: Node, least: int = LONG) -> bool:
 
 
 def _products(node: Node) -> int:
-    """Return how many elements a node has, a sum of products those that it adds up."""
-    return prod(node.shape) * (node.b.shape[0] if isinstance(node, Dot) else 1)
+    """Return how many elements a node has, a sum of products those that it adds up.
+
+    Of an order they are those that each element is compared with.
+    """
+    times = node.b.shape[0] if isinstance(node, Dot) else 1
+    if isinstance(node, Along) and node.op == "order":
+        times = node.shape[node.axis]
+    return prod(node.shape) * times
 
 
 def rank(
