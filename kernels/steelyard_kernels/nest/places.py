@@ -387,8 +387,8 @@ class _Asked:
         """Return an array's element so many steps on as another value says."""
         first, following, which = map(known, use.args)
         offset, source = first.offset, first.source
-        taken = first.step  # twice, of other axes
-        if source is None or taken or offset.terms != following.offset.terms:
+        twice = first.step  # of other axes
+        if source is None or twice or offset.terms != following.offset.terms:
             raise Unsupported(
                 f"{self.program.name}: elements are taken at computed places of a value "
                 f"of shape {operands(use.node)[0].shape} that lies in no memory; make it "
@@ -396,6 +396,5 @@ class _Asked:
             )
         step = following.offset.constant - offset.constant
         axes, args = first.axes | which.axes, {**first.args, which.node.number: which}
-        return Value(
-            number, use.node, args, axes, (), source, offset, first.guards, step
-        )
+        rest = source, offset, first.guards, step
+        return Value(number, use.node, args, axes, (), *rest)
