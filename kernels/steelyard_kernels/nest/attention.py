@@ -8,6 +8,7 @@ which is where the next product reads its rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from steelyard_kernels.dtypes import float32
@@ -15,7 +16,7 @@ from steelyard_kernels.ir.loops import Fragment, Multiply, Operand, Tile
 from steelyard_kernels.nest.softmax import Softmax
 from steelyard_kernels.nest.sums import Position, Sums
 from steelyard_kernels.nest.tiles import Tiles
-from steelyard_kernels.schedule.attention_tiling import AttentionTiling
+from steelyard_kernels.schedule.attention_tiling import AttentionTiling, Panel
 from steelyard_kernels.schedule.contraction import HALF, UNIT
 from steelyard_kernels.schedule.parameters import Lowered
 from steelyard_kernels.schedule.product_tiling import DEPTH, ROWS
@@ -36,18 +37,91 @@ class _Steps:
     edge: Operand
 
 
-class _Lowering(Tiles):
-    """Emits one block of a tiling."""
+class Panels(Tiles):
+    """Emits copies of panels, and where instructions find their parts."""
 
     tiling: AttentionTiling
+    lead: Operand  # whether this is the first thread of its warpgroup
 
     def __init__(self, tiling: AttentionTiling) -> None:
-        product = tiling.attention
         self.panels = tiling.panels
         super().__init__(tiling, {n: p.factor for n, p in self.panels.items()})
-        self.attention = product
         for name, panel in self.panels.items():
             self.describe(name, panel.extents, panel.box)
+
+    def by_roles(
+        self, consume: Callable[[], None], produce: Callable[[], None]
+    ) -> None:
+        """Emit what threads that multiply do, and the one that copies."""
+        b, tiling = self.b, self.tiling
+        multiplies = b.let("less", self.thread, b.number(tiling.consumers))
+        with b.branch(multiplies) as roles:
+            if tiling.hands_over:
+                b.effect("registers_take", b.number(tiling.most_registers))
+            consume()
+            roles.otherwise()
+            if tiling.hands_over:
+                b.effect("registers_leave", b.number(tiling.fewer_registers))
+            with b.branch(self.is_copying()):
+                produce()
+
+    def is_copying(self) -> Operand:
+        """Emit whether this is the thread that copies."""
+        number = self.tiling.consumers if self.tiling.ring else 0
+        return self.b.let("equal", self.thread, self.b.number(number))
+
+    def load(
+        self,
+        name: str,
+        stage: Operand,
+        barrier: str,
+        corner: tuple[Operand, Operand],
+        matrix: tuple[Operand, ...],
+    ) -> None:
+        """Emit the copies of a panel from its own index and depth on."""
+        b, panel, (own, depth) = self.b, self.panels[name], corner
+        to = b.at("multiply", stage, panel.size)
+        for begin, offset in panel.boxes:
+            corner = (own, b.at("add", depth, begin))
+            if panel.factor.across:
+                corner = (b.at("add", own, begin), depth)
+            place = b.at("add", to, offset)
+            self.copy(name, place, (barrier, stage), corner, matrix)
+
+    def leave(self, name: str, stage: Operand) -> None:
+        """Emit that this warpgroup has read what a barrier counts readers of."""
+        if self.tiling.ring:
+            with self.b.branch(self.lead):
+                self.barrier("arrive", name, stage)
+
+    def arrived(self, name: str, stage: Operand, parity: Operand) -> None:
+        """Emit the wait for what a barrier counts the bytes of."""
+        self.b.effect("mbarrier_wait", self.memory[name], stage, parity)
+
+    def tile(
+        self, name: str, first: Operand, depth: int, panel: Panel | None = None
+    ) -> Tile:
+        """Emit where a panel's part of an instruction begins, and how it lies."""
+        panel = panel or self.panels[name]
+        row = panel.chunk * HALF
+        leading = panel.depth * row if panel.factor.across else UNIT
+        return Tile(
+            self.memory[name],
+            first,
+            panel.offset(depth),
+            row,
+            panel.factor.across,
+            leading,
+            8 * row,
+        )
+
+
+class _Lowering(Panels):
+    """Emits one block of a tiling."""
+
+    def __init__(self, tiling: AttentionTiling) -> None:
+        super().__init__(tiling)
+        self.attention = tiling.attention
         b = self.b
         self.scores = b.alloc("scores", float32, tiling.keys // 2, "register")
         self.sums = b.alloc("sums", float32, tiling.columns // 2, "register")
@@ -60,27 +134,12 @@ class _Lowering(Tiles):
 
     def emit(self) -> Lowered:
         """Emit the block, and close the kernel."""
-        b, tiling = self.b, self.tiling
         self.begin()
-        if tiling.ring:
-            multiplies = b.let("less", self.thread, b.number(tiling.consumers))
-            with b.branch(multiplies) as roles:
-                if tiling.hands_over:
-                    b.effect("registers_take", b.number(tiling.most_registers))
-                self.consume()
-                roles.otherwise()
-                if tiling.hands_over:
-                    b.effect("registers_leave", b.number(tiling.fewer_registers))
-                with b.branch(self.is_copying()):
-                    self.produce()
+        if self.tiling.ring:
+            self.by_roles(self.consume, self.produce)
         else:
             self.consume()
         return self.lowered([*self.product.sums.behind, *self.attention.between], ())
-
-    def is_copying(self) -> Operand:
-        """Emit whether this is the thread that copies."""
-        number = self.tiling.consumers if self.tiling.ring else 0
-        return self.b.let("equal", self.thread, self.b.number(number))
 
     def begin(self) -> None:
         """Emit the barriers' beginning, and the first copies, which wait for nothing."""
@@ -108,7 +167,9 @@ class _Lowering(Tiles):
 
     def ask(self, steps: _Steps) -> None:
         """Emit the copy of a tile's queries."""
-        self.load("queries", self.b.number(0), "asked", steps.at.row, steps.at.matrix)
+        zero = self.b.number(0)
+        self.barrier("expect", "asked", zero, self.panels["queries"].size * HALF)
+        self.load("queries", zero, "asked", (steps.at.row, zero), steps.at.matrix)
 
     def located(self, number: Operand) -> _Steps:
         """Emit which queries are those of a tile, and which keys they see."""
@@ -133,31 +194,14 @@ class _Lowering(Tiles):
         free = b.at("minimum", b.at("div", free, keys), n // keys)
         return _Steps(at, count, b.at("subtract", count, free))
 
-    def load(
-        self,
-        name: str,
-        stage: Operand,
-        barrier: str,
-        first: Operand,
-        matrix: tuple[Operand, ...],
-    ) -> None:
-        """Emit the copies of a panel from a row, key or value on."""
-        b, panel = self.b, self.panels[name]
-        self.barrier("expect", barrier, stage, panel.size * HALF)
-        own, depth = (first, b.number(0)) if name != "values" else (b.number(0), first)
-        to = b.at("multiply", stage, panel.size)
-        for begin, offset in panel.boxes:
-            corner = (own, b.at("add", depth, begin))
-            if panel.factor.across:
-                corner = (b.at("add", own, begin), depth)
-            place = b.at("add", to, offset)
-            self.copy(name, place, (barrier, stage), corner, matrix)
-
     def step(self, step: Operand, stage: Operand, name: str, steps: _Steps) -> None:
         """Emit the copies of one step's keys or values."""
         b = self.b
         key = b.at("multiply", self.key(step, steps), self.tiling.keys)
-        self.load(name, stage, f"full_{name}", key, steps.at.matrix)
+        self.barrier("expect", f"full_{name}", stage, self.panels[name].size * HALF)
+        zero = b.number(0)
+        corner = (key, zero) if name == "keys" else (zero, key)
+        self.load(name, stage, f"full_{name}", corner, steps.at.matrix)
 
     def key(self, step: Operand, steps: _Steps) -> Operand:
         """Emit which of the steps along the keys a step of this block is."""
@@ -201,13 +245,13 @@ class _Lowering(Tiles):
         self.stores.prepare(steps.at)
         self.softmax.begin(steps.at)
         b.effect("mbarrier_wait", self.memory["asked"], zero, phase)
-        self.arrived("keys", stage, parity)
+        self.arrived("full_keys", stage, parity)
         self.scored(stage)
         b.effect("mma_done", self.scores, zero)
         self.leave("empty_keys", stage)
         self.softmax.take(self.first_key(zero), masked=self.tiling.has_edge, first=True)
         self.weigh()
-        self.arrived("values", stage, parity)
+        self.arrived("full_values", stage, parity)
         ring: Carried = (*self.after(stage, parity), stage)
         more, first = zero, b.number(1)
         if self.tiling.steps > 1:
@@ -234,7 +278,7 @@ class _Lowering(Tiles):
         b = self.b
         with b.loop(first, end, 1, *carried, unroll=1) as loop:
             stage, parity, before, more = loop.carried
-            self.arrived("keys", stage, parity)
+            self.arrived("full_keys", stage, parity)
             self.scored(stage)
             self.summed(before, more)
             b.effect("mma_done", self.scores, b.number(1))
@@ -244,7 +288,7 @@ class _Lowering(Tiles):
             # All weights are computed while values are multiplied: ptxas moves none of
             # them beyond a wait of other kind, but those for products.
             b.effect("computed", self.scores)
-            self.arrived("values", stage, parity)
+            self.arrived("full_values", stage, parity)
             b.effect("mma_done", self.sums, b.number(0))
             self.leave("empty_values", before)
             self.weigh()
@@ -257,22 +301,12 @@ class _Lowering(Tiles):
         """Emit the first key of a step."""
         return self.b.at("multiply", self.key(step, self.steps), self.tiling.keys)
 
-    def leave(self, name: str, stage: Operand) -> None:
-        """Emit that this warpgroup has read what a barrier counts readers of."""
-        if self.tiling.ring:
-            with self.b.branch(self.lead):
-                self.barrier("arrive", name, stage)
-
     def weigh(self) -> None:
         """Emit the rounding of weights to what the values are."""
         b = self.b
         for k in range(0, self.tiling.keys // 2, 2):
             two = b.load(self.scores, k, 2)
             b.store(self.weights, k, b.cast(two, self.product.dtype), alignment=4)
-
-    def arrived(self, name: str, stage: Operand, parity: Operand) -> None:
-        """Emit the wait for a stage to be full."""
-        self.b.effect("mbarrier_wait", self.memory[f"full_{name}"], stage, parity)
 
     def scored(self, stage: Operand) -> None:
         """Emit the products of queries and a stage's keys."""
@@ -301,18 +335,3 @@ class _Lowering(Tiles):
             column = self.tile("values", columns, k)
             b.body.append(Multiply(self.sums, (kept,), column, added))
         b.effect("mma_commit")
-
-    def tile(self, name: str, first: Operand, depth: int) -> Tile:
-        """Emit where a panel's part of an instruction begins, and how it lies."""
-        panel = self.panels[name]
-        row = panel.chunk * HALF
-        leading = panel.depth * row if panel.factor.across else UNIT
-        return Tile(
-            self.memory[name],
-            first,
-            panel.offset(depth),
-            row,
-            panel.factor.across,
-            leading,
-            8 * row,
-        )

@@ -12,7 +12,7 @@ from steelyard_kernels.dtypes import DType
 from steelyard_kernels.expression.expr import Apply, Cast, Dot, Reduce
 from steelyard_kernels.expression.indices import Index
 from steelyard_kernels.monoids import accumulator
-from steelyard_kernels.nest.axes import Nest, Value
+from steelyard_kernels.nest.axes import Nest, Stored, Value
 from steelyard_kernels.nest.reads import reads_of
 
 
@@ -22,7 +22,8 @@ class Contraction:
 
     `left` varies with `rows` and not with `columns`, `right` the other way round;
     `columns` end with the last axis of the outputs. `outer` are the outputs' other axes.
-    The sums are of `dtype`; `total` is the value that they come to.
+    The sums are of `dtype`; `total` is the value that they come to. `only` are the places
+    of the outputs that are made of them (None: all).
     """
 
     nest: Nest
@@ -35,6 +36,7 @@ class Contraction:
     rows: tuple[int, ...]
     columns: tuple[int, ...]
     depth: tuple[int, ...]
+    only: tuple[int, ...] | None = None
 
     def extent(self, axes: Sequence[int]) -> int:
         """Return how many indices some axes have together."""
@@ -47,10 +49,16 @@ class Contraction:
         outer, rows, columns, depth = map(self.extent, every)
         return outer, rows, columns, depth
 
+    @property
+    def outputs(self) -> list[tuple[int, Stored]]:
+        """The outputs that are made of the sums, with their places."""
+        every = enumerate(self.nest.outputs)
+        return [pair for pair in every if self.only is None or pair[0] in self.only]
+
     @cached_property
     def behind(self) -> tuple[Value, ...]:
         """The values that are made of the sums, operands first."""
-        pending = [output.value for output in self.nest.outputs]
+        pending = [output.value for _, output in self.outputs]
         return reached(self.nest, pending, {self.total.number})
 
     @cached_property

@@ -30,6 +30,7 @@ from steelyard_kernels.schedule.parameters import Lowered, arguments, extent_slo
 from steelyard_kernels.schedule.schedule import Place, Schedule
 from steelyard_kernels.schedule.tile import Carried, tile_runtime
 from steelyard_kernels.schedule.transposition import transposed_of
+from steelyard_kernels.schedule.weighted_tiling import WeightedTiling
 
 
 def nothing(program: Program, threads: int) -> Lowered:
@@ -64,11 +65,13 @@ def lower_product(
 
     Raises KernelError for a schedule that does not fit.
     """
-    from steelyard_kernels.nest import attention  # few programs have one
+    from steelyard_kernels.nest import attention, weighted  # few programs have one
     from steelyard_kernels.nest.product_bulk import InBulk
     from steelyard_kernels.nest.product_threads import ByThreads
 
     tiling = tiling_for(nest_of(program), schedule, device, aligned=aligned)
+    if isinstance(tiling, WeightedTiling):
+        return weighted.lower(tiling)
     if isinstance(tiling, AttentionTiling):
         return attention.lower(tiling)
     return (InBulk if tiling.bulk else ByThreads)(tiling).emit()

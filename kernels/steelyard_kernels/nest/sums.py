@@ -14,7 +14,7 @@ from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.nest.axes import Stored
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.offsets import At
-from steelyard_kernels.schedule.contraction import HALF, UNIT
+from steelyard_kernels.schedule.contraction import HALF, UNIT, Product
 from steelyard_kernels.schedule.gpu import WARP
 from steelyard_kernels.schedule.product_tiling import CHUNK, Tiling
 
@@ -54,10 +54,11 @@ class Sums:
         emitter: Emitter,
         memory: Mapping[str, Buffer],
         threads: tuple[Operand, Operand],
+        product: Product | None = None,
     ) -> None:
         self.tiling, self.emitter, self.memory = tiling, emitter, memory
         self.thread, self.whole = threads  # of those with one tile, and of the block
-        self.b, self.product = emitter.b, tiling.product
+        self.b, self.product = emitter.b, product or tiling.product
         self.lanes = self.product.lanes
         self.values = self.product.sums.behind
         self.loads = [v for v in self.values if v.source is not None and not v.step]
@@ -140,7 +141,7 @@ class Sums:
             self._chunk(sums, chunk)
 
     def _chunk(self, sums: Buffer, chunk: _Chunk) -> None:
-        emitter, outputs = self.emitter, self.product.nest.outputs
+        emitter, outputs = self.emitter, self.product.sums.outputs
         with self._opened(self.rows, chunk.columns, self.lanes):
             emitter.known[-1].update(chunk.known)
             every = emitter.every()
@@ -150,18 +151,18 @@ class Sums:
                 )
             emitter.emit(self.loads, every)
             emitter.emit(self.values, every)
-            for place, output in enumerate(outputs):
+            for place, output in outputs:
                 if not self.tiling.is_staged(output):
                     for at in every:
                         self._store(place, output, at, chunk)
             staged = [
-                (place, [(at, self._value(output, at)) for at in every])
-                for place, output in enumerate(outputs)
+                (place, output, [(at, self._value(output, at)) for at in every])
+                for place, output in outputs
                 if self.tiling.is_staged(output)
             ]
-        for place, values in staged:
-            self._stage(values, outputs[place])
-            self._rows(place, outputs[place], chunk)
+        for place, output, values in staged:
+            self._stage(values, output)
+            self._rows(place, output, chunk)
 
     def _sum(self, sums: Buffer, chunk: _Chunk, at: At) -> Operand:
         """Emit the sums of one place, in the type that they have there."""

@@ -28,6 +28,8 @@ from steelyard_kernels.schedule.tile import Carried
 class Tiles:
     """Emits one block of a tiling; `factors` are its arrays of halves by their names."""
 
+    emits: type[GpuEmitter] = GpuEmitter
+
     def __init__(self, tiling: Tiling, factors: Mapping[str, Factor]) -> None:
         self.tiling, self.product = tiling, tiling.product
         self.factors = factors
@@ -35,7 +37,7 @@ class Tiles:
         self.args = arguments(program, VECTOR_BYTES)
         self.b = b = Builder(gpu.index_type(program))
         self.extent = Var("extent", b.index)
-        self.emitter = GpuEmitter(
+        self.emitter = self.emits(
             self.product.nest,
             tiling.schedule,
             self.args,

@@ -167,7 +167,7 @@ def _scaled(
         seen, inside, outside = (logits.args[arg.number] for arg in masked.args)
         number = outside.node.value if isinstance(outside.node, Constant) else 0.0
         fill = float(rounded(number, outside.node.dtype))
-        ahead = _ahead(seen, i, j)
+        ahead = line_below(seen, i, j)
         if ahead is None or not fill <= FAR:
             return other
         logits = plain(inside)
@@ -194,7 +194,7 @@ def times(value: Value) -> tuple[Value, float] | None:
     return None
 
 
-def _ahead(seen: Value, i: int, j: int) -> int | None:
+def line_below(seen: Value, i: int, j: int) -> int | None:
     """Return what a condition adds to a query's number for its last key; None: another."""
     for op, sign, least in (
         ("greater_equal", 1, 0),

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import prod
+from typing import Final
 
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.expr import Input, Node, Program, operands
-from steelyard_kernels.nest.axes import one_space
+from steelyard_kernels.expression.expr import Input, Node, Program, Reduce, operands
+from steelyard_kernels.nest.axes import one_space, stored
 from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan.cuts import MOVED, Cuts, Needs, is_product, is_still
@@ -24,15 +26,24 @@ from steelyard_kernels.schedule.attention_blocking import attended
 from steelyard_kernels.schedule.cores import WGMMA
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
+from steelyard_kernels.schedule.recipes import weighted as recipe
+from steelyard_kernels.schedule.schedule import unheard
 from steelyard_kernels.schedule.strategies import is_one, strategy
+from steelyard_kernels.schedule.weighted import weighted_of
+
+LEAST_PRODUCTS: Final = 2  # one that weighs, and one of weights
 
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """Values that one launch stores, the reductions for them, and what it reads."""
+    """Values that one launch stores, the reductions for them, and what it reads.
+
+    What others store it may compute `again`, by their numbers.
+    """
 
     values: list[Node]
     needs: Needs
+    again: frozenset[int] = frozenset()
     reads: list[Node] = field(default_factory=list)
     behind: list[Group] = field(default_factory=list)  # what reads before it overwrites
 
@@ -49,7 +60,9 @@ class Groups:
         self.cuts = cuts
         self.stored = set(cuts.reasons)
         self.pieces = Pieces(cuts.program.name)
-        self._legal: dict[object, bool] = {}
+        self.device = device
+        self.own = {stored(output).number for output in cuts.program.outputs}
+        self._legal: dict[object, int] = {}
         self.every: list[Group] = []
         self.of: dict[int, Group] = {}  # by the number of a value that it stores
         self._readers: dict[int, list[Group]] = {}  # by what they read
@@ -60,10 +73,16 @@ class Groups:
         if isinstance(device, Machine) or WGMMA in device.cores:
             for group in list(self.every):
                 self._attend(group)
+        if isinstance(device, Gpu) and WGMMA in device.cores:
+            self._weigh()
         self.merge()
 
+    def memory(self, group: Group) -> set[int]:
+        """Return the numbers of the stored values that a launch may read."""
+        return self.stored - group.again
+
     def _add(self, group: Group) -> None:
-        _, group.reads = inside(group.values, self.stored)
+        _, group.reads = inside(group.values, self.memory(group))
         self.every.append(group)
         self.of |= {node.number: group for node in group.values}
         for node in group.reads:
@@ -101,6 +120,89 @@ class Groups:
     def _multiplies(self, group: Group) -> bool:
         nodes = self.cuts.nodes
         return any(is_product(nodes[n]) for n in group.needs - {MOVED})
+
+    def _weigh(self) -> None:
+        """Have all that multiply computed weights compute these again, if kernels do.
+
+        What they are made of but products, one value a row, is stored for that; what
+        nobody reads then is not.
+        """
+        every = dict.fromkeys(read for group in self.every for read in group.reads)
+        for weights in [read for read in every if read.number in self.of]:
+            readers = [group for group in self.every if weights in group.reads]
+            found = [self._weighed(group, prod(weights.shape)) for group in readers]
+            kept = weights.number in self.own or not all(again for again, _ in found)
+            for group, (again, rows) in zip(readers, found, strict=True):
+                if not kept:
+                    self._store(rows)
+                    self._drop(group)
+                    self._beside(Group(group.values, group.needs, again))
+        while dead := [group for group in self.every if not self._is_read(group)]:
+            for group in dead:
+                self._drop(group)
+                self.stored -= {node.number for node in group.values}
+
+    def _weighed(self, group: Group, size: int) -> tuple[frozenset[int], list[Node]]:
+        """Return the matrices that a launch may compute again, and the rows that it reads.
+
+        Matrices are of a size; there are none where no kernel sums rows so.
+        """
+        own = {node.number for node in group.values}
+        sizes = {n: prod(self.cuts.nodes[n].shape) for n in self.stored - own}
+        again = frozenset([n for n, each in sizes.items() if each == size])
+        nodes, _ = inside(group.values, self.stored - again)
+        if sum(map(is_product, nodes)) < LEAST_PRODUCTS:
+            return frozenset(), []
+        rows: list[Node] = [
+            n for n in nodes if isinstance(n, Reduce) and not is_product(n)
+        ]
+        memory = (self.stored - again).union(n.number for n in rows)
+        program, _ = self.pieces.of(group.values, memory)
+        return (again if self.once(program, self._scores) else frozenset()), rows
+
+    def _store(self, nodes: Iterable[Node]) -> None:
+        """Have launches of their own store some values."""
+        for node in nodes:
+            if node.number not in self.stored:
+                self.stored.add(node.number)
+                self.cuts.reasons[node.number] = "weights are made of it"
+                for group in [g for g in self.every if node.number in g.needs]:
+                    self._drop(group)
+                    self._add(group)
+                self._add(Group([node], self.cuts.needs(node)))
+
+    def _beside(self, group: Group) -> None:
+        """Add a launch of weighted sums, with another one if a kernel does both."""
+        for other in [each for each in self.every if each.again]:
+            again = group.again | other.again
+            values = sorted([*group.values, *other.values], key=lambda n: n.number)
+            three = values, group.values, other.values
+            programs = [self.pieces.of(each, self.stored - again)[0] for each in three]
+            both, *apart = [self.once(each, self._scores) for each in programs]
+            if 0 < both <= max(apart):
+                self._drop(other)
+                group = Group(values, group.needs | other.needs, again)
+        self._add(group)
+
+    def _is_read(self, group: Group) -> bool:
+        """Say whether another launch reads what one stores, or it is the program's."""
+        kept = {stored(output).number for output in self.cuts.program.outputs}
+        kept |= {
+            n.number for each in self.every for n in each.reads if each is not group
+        }
+        return any(node.number in kept for node in group.values)
+
+    def _scores(self, program: Program) -> int:
+        """Return of how many products a kernel makes weights of sums; 0 if none does."""
+        try:
+            nest = nest_of(program) if one_space(program) else None
+        except KernelError:
+            return 0
+        whole = weighted_of(nest) if nest else "has several spaces"
+        if nest is None or isinstance(whole, str) or not isinstance(self.device, Gpu):
+            return 0
+        tilings = recipe.on_gpu(nest, self.device, aligned=True, refuse=unheard)
+        return len(whole.scores) if any(tilings) else 0
 
     def _alone(self, node: Node, reader: Group) -> Group | None:
         """Return the launch that stores a value alone, if one other alone reads it."""
@@ -177,7 +279,8 @@ class Groups:
         """Join two launches if one kernel can do both and none lies between them."""
         needs = one.needs | other.needs
         if (
-            self.cuts.joint(needs)
+            not (one.again or other.again)
+            and self.cuts.joint(needs)
             and self._still(one, other)
             and not self._apart(one, other)
             and self.fits([*one.values, *other.values], is_kernel)
@@ -228,7 +331,7 @@ class Groups:
         """Say whether one kernel that passes a test gives some values."""
         ordered = sorted(values, key=lambda node: node.number)
         program, _ = self.pieces.of(ordered, self.stored)
-        return self.once(program, test)
+        return bool(self.once(program, test))
 
     def _is_attention(self, program: Program) -> bool:
         """Say whether a kernel of two products computes a program as attention."""
@@ -237,7 +340,7 @@ class Groups:
         except KernelError:
             return False
 
-    def once(self, program: Program, test: Callable[[Program], bool]) -> bool:
+    def once(self, program: Program, test: Callable[[Program], int]) -> int:
         """Ask of a piece once."""
         key = test, id(program)
         if key not in self._legal:

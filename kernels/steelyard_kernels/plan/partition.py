@@ -106,7 +106,7 @@ class _Planned:
         writer = groups.of[value.number]
         if source in writer.reads:
             into = [source.number if node is value else None for node in writer.values]
-            made, _ = groups.pieces.of(writer.values, groups.stored, into)
+            made, _ = groups.pieces.of(writer.values, groups.memory(writer), into)
             if not groups.once(made, is_kernel):
                 return False
         return groups.put_behind(writer, groups.readers(source))
@@ -153,7 +153,7 @@ class _Planned:
                 updates.append(
                     source.number if source and source in group.reads else None
                 )
-        made, read = self.groups.pieces.of(values, self.groups.stored, updates)
+        made, read = self.groups.pieces.of(values, self.groups.memory(group), updates)
         reads = tuple(
             node.name if isinstance(node, Input) else homes[node.number]
             for node in read
@@ -190,14 +190,17 @@ class _Planned:
 
 def _reason(group: Group, groups: Groups) -> str:
     """Return what a launch computes, and the traffic that its parts save together."""
-    nodes, _ = inside(group.values, groups.stored)
+    nodes, _ = inside(group.values, groups.memory(group))
     products = [node for node in nodes if is_product(node)]
     reductions = [node for node in nodes if isinstance(node, WALKS)]
     names = dict.fromkeys(node.op for node in nodes if isinstance(node, Apply))
     own = {node.number for node in group.values}
     saved = sum(2 * nbytes(node) for node in reductions if node.number not in own)
     what = "loops" if loops(nodes) else "elementwise"
-    if len(products) > 1:
+    if group.again:
+        shown = " and ".join("x".join(map(str, node.shape)) for node in group.values)
+        what = f"weighted sums {shown}"
+    elif len(products) > 1:
         what = f"attention {'x'.join(map(str, products[0].shape))}"
     elif products:
         (product,) = products

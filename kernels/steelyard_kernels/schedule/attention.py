@@ -70,10 +70,10 @@ def attention_of(nest: Nest) -> Attention | str:
     if len(batch) > MOST_BATCH:
         return f"has more than {MOST_BATCH} axes of a batch"
     (depth,) = products.depth
-    lie = _lie(nest, (query, i, depth), (key, j, depth), (value, n, j), batch=batch)
-    if isinstance(lie, str):
-        return lie
-    asked, rows, cols = lie
+    factors = lie(nest, (query, i, depth), (key, j, depth), (value, n, j), batch=batch)
+    if isinstance(factors, str):
+        return factors
+    asked, rows, cols = factors
     scale, ahead = found.scale, found.ahead
     # Largest scores may be no largest logits, keys that are left out may weigh something.
     if scale is not None and not (0 < scale * by < inf and found.fill == -inf):
@@ -113,7 +113,7 @@ def _halves(found: Weighing) -> tuple[Value, Value, Value, float] | str:
     return query, key, value, by * of
 
 
-def _lie(
+def lie(
     nest: Nest, *factors: tuple[Value, int, int], batch: tuple[int, ...]
 ) -> list[Factor] | str:
     """Return how arrays lie along an axis of their own and one of sums, or why not so."""

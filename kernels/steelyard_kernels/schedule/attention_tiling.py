@@ -17,7 +17,7 @@ from typing import Final
 from steelyard_kernels.dtypes import DType, int64
 from steelyard_kernels.nest.axes import NAMES
 from steelyard_kernels.schedule.attention import Attention
-from steelyard_kernels.schedule.contraction import UNIT, Factor
+from steelyard_kernels.schedule.contraction import UNIT, Factor, Product
 from steelyard_kernels.schedule.gpu import Gpu, most_registers
 from steelyard_kernels.schedule.product_tiling import (
     ATOM,
@@ -112,22 +112,24 @@ class AttentionTiling(Tiling):
         }
 
     @property
+    def depths(self) -> dict[int, int]:
+        """How deep products of queries and keys are taken to be, by their axes."""
+        return {self.attention.depth: self.panels["keys"].depth}
+
+    @property
     def schedule(self) -> Schedule:
         """The schedule that says so."""
         batch, i, n, j = self.product.axes
         serial = (1, Place.SERIAL)
-        repeats = self.panels["keys"].depth // DEPTH
         factors: dict[int, tuple[tuple[int, Place], ...]] = {
             i: ((ROWS, Place.MMA), (self.groups, Place.WARP), (1, Place.GRID)),
             n: ((self.columns, Place.MMA), serial),
             j: ((self.keys, Place.MMA), (self.stages, Place.PIPELINE), serial),
-            self.attention.depth: (
-                (DEPTH, Place.MMA),
-                (repeats, Place.REGISTER),
-                serial,
-            ),
             **dict.fromkeys(batch, ((1, Place.GRID),)),
         }
+        for depth, deep in self.depths.items():
+            repeats = (deep // DEPTH, Place.REGISTER)
+            factors[depth] = ((DEPTH, Place.MMA), repeats, serial)
         cuts = tuple(Cut(NAMES[k], factors[k]) for k in sorted(factors))
         return Schedule(cuts, blocks=self.blocks)
 
@@ -186,27 +188,29 @@ class AttentionTiling(Tiling):
             yield f"empty_{name}", int64, self.stages, 8
 
 
-def tiling_of(attention: Attention, schedule: Schedule) -> AttentionTiling | None:
+def tiling_of(
+    whole: Product, schedule: Schedule, kind: type[AttentionTiling] = AttentionTiling
+) -> AttentionTiling | None:
     """Return the tiling that a schedule says; None if it says something else."""
     cuts = {cut.axes: cut for cut in schedule.cuts}
-    i, n, j = (NAMES[axis] for axis in attention.axes[1:])
+    i, n, j = (NAMES[axis] for axis in whole.axes[1:])
     if not {i, n, j} <= cuts.keys():
         return None
-    tiling = AttentionTiling(
-        attention,
+    tiling = kind(
+        whole,
         cuts[i].at(Place.WARP),
         cuts[n].at(Place.MMA),
         cuts[j].at(Place.PIPELINE),
         blocks=schedule.blocks,
         keys=cuts[j].at(Place.MMA),
     )
-    fits = tiling.columns == columns_of(attention) and tiling.schedule == schedule
+    fits = tiling.columns == columns_of(whole) and tiling.schedule == schedule
     return tiling if fits else None
 
 
-def columns_of(attention: Attention) -> int:
+def columns_of(whole: Product) -> int:
     """Return how many columns a tile of values has."""
-    return -(-attention.extents[2] // DEPTH) * DEPTH
+    return -(-whole.extents[2] // DEPTH) * DEPTH
 
 
 def problem(tiling: AttentionTiling, gpu: Gpu) -> str:

@@ -100,7 +100,7 @@ class Product:
     def touched(self) -> list[Index]:
         """Where arrays are read and written for each element of the product."""
         read = [v.offset for v in self.sums.behind if v.source is not None]
-        return [*read, *[output.offset for output in self.nest.outputs]]
+        return [*read, *[output.offset for _, output in self.sums.outputs]]
 
     def lies(self, offset: Index, lanes: int, axis: int | None = None) -> bool:
         """Say whether `lanes` columns, or elements along another axis, are aligned vectors.

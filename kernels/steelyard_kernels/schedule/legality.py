@@ -14,6 +14,8 @@ from steelyard_kernels.schedule import (
     attention_tiling,
     contraction,
     product_tiling,
+    weighted,
+    weighted_tiling,
 )
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.legality_gpu import (
@@ -71,13 +73,16 @@ def tiling_for(
 ) -> product_tiling.Tiling:
     """Return the tiling of products that a schedule says; raises KernelError."""
     product = contraction.product_of(nest)
-    whole = attention.attention_of(nest)
+    whole, sums = attention.attention_of(nest), weighted.weighted_of(nest)
+    fused = sums if isinstance(whole, str) else whole
     tiling: product_tiling.Tiling | None
-    if isinstance(whole, attention.Attention):
-        tiling = attention_tiling.tiling_of(whole, schedule)
-        like: product_tiling.Tiling = attention_tiling.AttentionTiling(
-            whole, 1, attention_tiling.columns_of(whole), 1, keys=64
-        )
+    if not isinstance(fused, str):
+        kind = attention_tiling.AttentionTiling
+        if fused is sums:
+            kind = weighted_tiling.WeightedTiling
+        tiling = attention_tiling.tiling_of(fused, schedule, kind)
+        columns = attention_tiling.columns_of(fused)
+        like: product_tiling.Tiling = kind(fused, 1, columns, 1, keys=64)
     elif isinstance(product, str):
         either = f"the program {product}, and {whole}"
         why = f"multiplies tiles, but {either}; choose another candidate"
@@ -90,7 +95,9 @@ def tiling_for(
         why = f"cuts products unlike {label}; change only the numbers of that"
         raise _refused(nest, schedule, why)
     why = _tiles_problem(tiling, gpu, aligned=aligned)
-    if isinstance(tiling, attention_tiling.AttentionTiling):
+    if isinstance(tiling, weighted_tiling.WeightedTiling):
+        why = why or weighted_tiling.problem(tiling, gpu)
+    elif isinstance(tiling, attention_tiling.AttentionTiling):
         why = why or attention_tiling.problem(tiling, gpu)
     else:
         why = why or product_tiling.problem(tiling, gpu)

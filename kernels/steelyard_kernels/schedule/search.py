@@ -17,6 +17,7 @@ from steelyard_kernels.schedule import (
     model_gpu,
     model_product,
     model_rows,
+    model_weighted,
 )
 from steelyard_kernels.schedule.attention import attention_of
 from steelyard_kernels.schedule.attention_blocking import attended
@@ -32,8 +33,10 @@ from steelyard_kernels.schedule.recipes import (
     rows,
     rows_cpu,
     transposition,
+    weighted,
 )
 from steelyard_kernels.schedule.schedule import Place, Refuse, Schedule
+from steelyard_kernels.schedule.weighted import weighted_of
 
 
 def space(
@@ -97,6 +100,7 @@ def _on_gpu(
     tiled = (
         *contraction.on_gpu(nest, gpu, aligned=aligned, likely=likely, refuse=refuse),
         *attention.on_gpu(nest, gpu, aligned=aligned, refuse=refuse),
+        *weighted.on_gpu(nest, gpu, aligned=aligned, refuse=refuse),
     )
     if tiled and likely:
         return iter(tiled)
@@ -181,4 +185,6 @@ def _model(nest: Nest, device: Machine | Gpu) -> model_cpu.Model:
 
 def _of_tiles(nest: Nest) -> ModuleType:
     """Return what predicts schedules of tiles."""
-    return model_product if isinstance(attention_of(nest), str) else model_attention
+    if not isinstance(attention_of(nest), str):
+        return model_attention
+    return model_product if isinstance(weighted_of(nest), str) else model_weighted
