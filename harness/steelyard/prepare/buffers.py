@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard import units
-from steelyard.declare import npy
 from steelyard.declare.handles import Handle, replaced
 from steelyard.errors import BenchmarkError
 from steelyard.prepare import inputs
@@ -51,9 +50,7 @@ class Buffers:
         for index, handle in enumerate(handles):
             self.arrays[handle.name] = self._allocate(handle, index)
             if handle.role != "output":
-                data = inputs.generate(handle, seed)
-                _require_data(handle, data)
-                self.write(handle.name, data)
+                self.write(handle.name, inputs.generate(handle, seed))
             if handle.role == "inout":
                 self._pristine[handle.name] = self._copy(handle.name)
             if handle.role == "input":
@@ -321,16 +318,6 @@ def too_large(needed: int, free: int) -> BenchmarkError:
         f"its buffers do not fit into memory: they need {units.size(needed)}, "
         f"{units.size(free)} are free. Choose a smaller size."
     )
-
-
-def _require_data(handle: Handle, array: Array) -> None:
-    """Refuse a file that holds no number; `inputs.generate` refuses other constants."""
-    recipe = dict(handle.recipe)
-    if "file" in recipe and not recipe["constant"] and npy.repeats(array):
-        raise BenchmarkError(
-            f"{recipe['file']} repeats one value, which no user's data does. "
-            "Give real data, or b.load(..., constant=True) if it is meant."
-        )
 
 
 def _is_random(handle: Handle) -> bool:

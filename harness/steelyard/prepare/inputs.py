@@ -218,7 +218,7 @@ def _read(handle: Handle, recipe: Mapping[str, Any]) -> Array:
             f"{recipe['file']} holds {data.dtype} {data.shape}; input {handle.name} "
             f"is {handle.dtype} {handle.shape}. Save it in this shape and dtype."
         )
-    if data.size > 1 and not recipe["constant"] and bool((data == data.flat[0]).all()):
+    if not recipe["constant"] and npy.repeats(data):
         raise BenchmarkError(
             f"{recipe['file']} repeats one value, which no user's data does. "
             "Give real data, or b.load(..., constant=True) if it is meant."
