@@ -6,7 +6,7 @@ import functools
 from time import perf_counter_ns
 
 from steelyard.analyse.trial import ClockFacts
-from steelyard.machine.ticks import FLOOR_SAMPLES, smallest_step
+from steelyard.machine.ticks import FLOOR_SAMPLES, empty_window, smallest_step
 from steelyard.prepare.work import Work
 
 
@@ -16,7 +16,7 @@ class HostClock:
     @functools.cached_property
     def facts(self) -> ClockFacts:
         """Its floor is what two readings differ by with nothing between them."""
-        floor = tuple(_empty() for _ in range(FLOOR_SAMPLES))
+        floor = tuple(empty_window() for _ in range(FLOOR_SAMPLES))
         return ClockFacts("perf_counter_ns", 1, smallest_step(perf_counter_ns), floor)
 
     @staticmethod
@@ -37,8 +37,3 @@ class HostClock:
         launch(count)
         wait()
         return start, perf_counter_ns()
-
-
-def _empty() -> int:
-    start = perf_counter_ns()
-    return perf_counter_ns() - start

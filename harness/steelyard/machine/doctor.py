@@ -16,7 +16,7 @@ from steelyard import units
 from steelyard.analyse.run import UNKNOWN
 from steelyard.machine import facts as machine
 from steelyard.machine import lock
-from steelyard.machine.ticks import smallest_step
+from steelyard.machine.ticks import empty_window, smallest_step
 from steelyard_device import disk, memory
 
 Verdict = Literal["ok", "doubt", "unknown", "none"]
@@ -247,7 +247,7 @@ def _clock() -> Iterator[Finding]:
         "short windows take only a few values",
         "find another clock source",
     )
-    empty = statistics.median(_empty_window() for _ in range(READINGS))
+    empty = statistics.median(empty_window() for _ in range(READINGS))
     yield judge(
         "empty window",
         units.duration(empty),
@@ -255,11 +255,6 @@ def _clock() -> Iterator[Finding]:
         "the clock itself is a large part of short windows",
         "find another clock source",
     )
-
-
-def _empty_window() -> int:
-    start = perf_counter_ns()
-    return perf_counter_ns() - start
 
 
 def _other_run() -> Finding:

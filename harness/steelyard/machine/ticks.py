@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from time import perf_counter_ns
 from typing import Final
 
 FLOOR_SAMPLES: Final = 101
@@ -30,6 +31,12 @@ def smallest_step(read: Callable[[], int]) -> float:
     readings = [read() for _ in range(READINGS)]
     steps = {b - a for a, b in pairwise(readings)} - {0}
     return float(math.gcd(*steps)) if steps else math.inf
+
+
+def empty_window() -> int:
+    """Return what the host's clock reads around nothing."""
+    start = perf_counter_ns()
+    return perf_counter_ns() - start
 
 
 def seen_tick(times: Sequence[int]) -> float:
