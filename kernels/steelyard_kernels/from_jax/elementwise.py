@@ -40,6 +40,38 @@ def _ordered(function: Callable[..., Array]) -> Rule:
     return rule
 
 
+def _by_bits(function: Callable[..., Array]) -> Rule:
+    """Return the rule of the total order: -NaN, ..., -0, 0, ..., NaN; see IEEE 754."""
+
+    def rule(equation: Equation) -> Value:
+        return function(*[_ranked(each) for each in equation.arrays()])
+
+    return rule
+
+
+def _ranked(x: Array) -> Array:
+    """Return integers in the total order of numbers."""
+    if x.dtype.kind != "float":
+        return xp.astype(x, "int32") if x.dtype is dtypes.bool_ else x
+    wide = x if x.dtype.bytes > 2 else xp.astype(x, "float32")  # NaN keeps its sign
+    bits = xp.bitcast(wide, "int64" if wide.dtype.bytes == 8 else "int32")
+    largest = dtypes.of(bits.dtype.name).largest
+    return xp.where(bits < 0, xp.bitwise_xor(bits, int(largest)), bits)
+
+
+def _reduced_precision(equation: Equation) -> Value:
+    """Round to a format of halves and back."""
+    x = equation.array(0)
+    bits = equation.params["exponent_bits"], equation.params["mantissa_bits"]
+    formats = {(8, 7): "bfloat16", (5, 10): "float16", (8, 23): "float32"}
+    if bits not in formats:
+        raise equation.refusal(
+            f"to {bits[0]} bits of exponent and {bits[1]} of mantissa is not supported; "
+            f"those of {', '.join(formats.values())} are"
+        )
+    return xp.astype(xp.astype(x, formats[bits]), x.dtype)
+
+
 def _extreme(function: Callable[..., Array], of_booleans: Callable[..., Array]) -> Rule:
     """Return the rule of the larger or the smaller one."""
 
@@ -173,12 +205,15 @@ RULES: Final[dict[str, Rule]] = {
     "gt": _ordered(xp.greater),
     "integer_pow": _integer_pow,
     "le": _ordered(xp.less_equal),
+    "le_to": _by_bits(xp.less_equal),
     "lt": _ordered(xp.less),
+    "lt_to": _by_bits(xp.less),
     "max": _extreme(xp.maximum, xp.logical_or),
     "min": _extreme(xp.minimum, xp.logical_and),
     "name": _itself,
     "optimization_barrier": _themselves,
     "pow": _pow,
+    "reduce_precision": _reduced_precision,
     "rem": _remainder,
     "round": _round,
     "select_n": select_n,

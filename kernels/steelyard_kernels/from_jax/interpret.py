@@ -12,6 +12,8 @@ from steelyard_kernels.errors import CompilerBug, KernelError, Unsupported
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.from_jax import (
     elementwise,
+    gathers,
+    lines,
     loops,
     places,
     products,
@@ -24,6 +26,8 @@ from steelyard_kernels.from_jax.values import Aval, Value, element, literal, sto
 
 RULES: Final[Mapping[str, Rule]] = {
     **elementwise.RULES,
+    **gathers.RULES,
+    **lines.RULES,
     **loops.RULES,
     **places.RULES,
     **products.RULES,

@@ -17,6 +17,7 @@ from steelyard_kernels.array import Array
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Constant
 from steelyard_kernels.from_jax.equation import Equation, Rule, word_by_word
+from steelyard_kernels.from_jax.gathers import scattered
 from steelyard_kernels.from_jax.values import (
     Stack,
     Value,
@@ -127,7 +128,7 @@ def _dynamic_update_slice(equation: Equation) -> Value:
 
 
 def _scatter(combine: Callable[[Array, Array], Array]) -> Rule:
-    """Return the rule of an update at one place along some axes, x.at[i].set(v)."""
+    """Return the rule of an update x.at[i].set(v): of one place, or of computed ones."""
 
     def rule(equation: Equation) -> Value:
         x, indices, update = equation.arrays()
@@ -136,10 +137,7 @@ def _scatter(combine: Callable[[Array, Array], Array]) -> Rule:
         one = indices.ndim == 1 and tuple(numbers.inserted_window_dims) == axes
         whole = tuple(e for axis, e in enumerate(x.shape) if axis not in axes)
         if not one or update.shape != whole:
-            raise equation.refusal(
-                f"writes {update.shape} at {indices.shape} places of shape {x.shape}; "
-                "one place at a time, x.at[i], is supported"
-            )
+            return scattered(equation, combine)
         spread = tuple(1 if axis in axes else e for axis, e in enumerate(x.shape))
         new = combine(x, reshape(update, spread))
         clips = "CLIP" in str(equation.params["mode"])
@@ -168,6 +166,8 @@ RULES: Final[dict[str, Rule]] = {
     "dynamic_update_slice": _dynamic_update_slice,
     "scatter": _scatter(lambda _, new: new),
     "scatter-add": _scatter(xp.add),
+    "scatter-max": _scatter(xp.maximum),
+    "scatter-min": _scatter(xp.minimum),
     "scatter-mul": _scatter(xp.multiply),
     "slice": word_by_word(_slice),
     "split": _split,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from math import prod
 from string import ascii_letters
 from typing import Final
@@ -10,18 +11,16 @@ from typing import Final
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
+from steelyard_kernels.array.value import apply
 from steelyard_kernels.from_jax.equation import Equation, Rule
 from steelyard_kernels.from_jax.values import Value, element, reshape
+from steelyard_kernels.monoids import MONOIDS
 
 
 def _dot_general(equation: Equation) -> Value:
     """Return the sums of products over the contracted axes, batch axes first."""
     (over_a, over_b), (batch_a, batch_b) = equation.params["dimension_numbers"]
     to = element(equation.outputs[0].dtype)
-    if to.kind != "float":
-        raise equation.refusal(
-            f"of {equation.outputs[0].dtype} is not supported; convert it to floats"
-        )
     a, b = (xp.astype(each, to) for each in equation.arrays())
     free_a = _others(a, over_a, batch_a)
     free_b = _others(b, over_b, batch_b)
@@ -37,6 +36,9 @@ def _dot_general(equation: Equation) -> Value:
     a = xp.permute_dims(a, (*free_a, *over_a))
     b = xp.permute_dims(b, (*over_b, *free_b))
     shape = tuple(equation.outputs[0].shape)
+    if to.kind != "float":  # whose sums wrap as JAX's do
+        a, b = reshape(a, (rows, count)), reshape(b, (count, columns))
+        return reshape(xp.matmul(a, b), shape)
     return reshape(_dot(a, b, rows, count, columns), shape)
 
 
@@ -104,6 +106,44 @@ def _reduction(function: Callable[..., Array]) -> Rule:
     return rule
 
 
+def _of_windows(reduction: str) -> Rule:
+    """Return the rule of a reduction of windows: their elements one after another."""
+    row = MONOIDS[reduction]
+
+    def rule(equation: Equation) -> Value:
+        (x,), given = equation.arrays(), equation.params
+        if any(each != 1 for each in given["base_dilation"]):
+            raise equation.refusal("of a dilated array is not supported")
+        sizes = tuple(given["window_dimensions"])
+        if prod(sizes) > MOST_IN_WINDOW:
+            raise equation.refusal(
+                f"of windows of {prod(sizes)} elements is not supported, expected at "
+                f"most {MOST_IN_WINDOW}"
+            )
+        start = row.neutral(x.dtype)
+        x = xp.pad(
+            x, [(int(low), int(high)) for low, high in given["padding"]], value=start
+        )
+        shape, found = equation.outputs[0].shape, None
+        steps, apart = given["window_strides"], given["window_dilation"]
+        for place in product(*map(range, sizes)):
+            each = zip(place, apart, steps, shape, strict=True)
+            part = x[
+                tuple(
+                    slice(k * d, k * d + (n - 1) * s + 1 if n else 0, s)
+                    for k, d, s, n in each
+                )
+            ]
+            found = part if found is None else apply(row.combine, found, part)
+        assert found is not None
+        return found
+
+    return rule
+
+
+MOST_IN_WINDOW: Final = 64
+"""Elements of a window, each of which is an operand of its own."""
+
 RULES: Final[dict[str, Rule]] = {
     "conv_general_dilated": _convolution,
     "dot_general": _dot_general,
@@ -113,4 +153,7 @@ RULES: Final[dict[str, Rule]] = {
     "reduce_or": _reduction(xp.max),
     "reduce_prod": _reduction(xp.prod),
     "reduce_sum": _reduction(xp.sum),
+    "reduce_window_max": _of_windows("max"),
+    "reduce_window_min": _of_windows("min"),
+    "reduce_window_sum": _of_windows("sum"),
 }

@@ -74,14 +74,24 @@ def _rev(equation: Equation) -> Value:
 
 
 def _pad(equation: Equation) -> Value:
-    """Return an array with a value around it."""
+    """Return an array with a value around it and between, or with elements taken away."""
     x, filler = equation.arrays()
     config = equation.params["padding_config"]
-    if any(low < 0 or high < 0 or inner for low, high, inner in config):
-        raise equation.refusal(
-            "takes elements away or puts them between; only padding around is supported"
-        )
-    return xp.pad(x, [(low, high) for low, high, _ in config], value=filler)
+    for axis, (_, _, inner) in enumerate(config):
+        if inner and x.shape[axis]:
+            apart = reshape(x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]))
+            widths = [(0, 0)] * apart.ndim
+            widths[axis + 1] = 0, inner
+            shape = list(x.shape)
+            shape[axis] *= inner + 1
+            x = reshape(xp.pad(apart, widths, value=filler), shape)
+            x = x[(*[slice(None)] * axis, slice(shape[axis] - inner))]
+    kept = [
+        slice(max(-low, 0), e - max(-high, 0))
+        for (low, high, _), e in zip(config, x.shape, strict=True)
+    ]
+    around = [(max(low, 0), max(high, 0)) for low, high, _ in config]
+    return xp.pad(x[tuple(kept)] if kept else x, around, value=filler)
 
 
 RULES: Final[dict[str, Rule]] = {
