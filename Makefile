@@ -14,7 +14,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Says what is left out where PyTorch is not installed; it is not asked for: gigabytes.
 PEERLESS = $(BIN)/python -c "import importlib.util as u; u.find_spec('torch') or print('torch is not in .venv: its kernels, the peers compiled by it and the cases of cuBLAS are left out')"
 
-.PHONY: bench builds loops products layouts gpu peers test test-measuring test-gpu lint types docs clean
+.PHONY: bench builds loops products layouts gpu peers test test-measuring test-gpu lint types mypy pyright docs clean
 
 bench: .venv/bench
 	$(BIN)/steelyard run suites/adam.py suites/bias_layernorm.py suites/build.py suites/dispatch.py suites/memory.py suites/probes.py suites/softmax.py -k "not gpu_ and not cuda and not noisy"
@@ -56,9 +56,10 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: .venv/ready
-	$(BIN)/mypy
-	$(BIN)/pyright
+types: mypy pyright
+
+mypy pyright: .venv/ready
+	$(BIN)/$@
 
 docs: .venv/docs
 	$(BIN)/sphinx-build --fail-on-warning --quiet docs build/site

@@ -107,7 +107,7 @@ def project(tmp_path_factory):
     np.save(folder / "mine.npy", data)
     for name, words in {
         "scale": ("scale[n=64]",),
-        "update": ("update", "--mode", "kernel/warm,kernel/cold"),
+        "update": ("update", "--mode", "kernel/warm,latency/warm"),
         "products": ("products",),
         "data": ("scale[n=64]", "--input", f"x=@{folder}/mine.npy"),
     }.items():
@@ -153,7 +153,7 @@ def test_a_replay_of_one_mode_lacks_no_other(replay):
     """What was not asked for is not missing."""
     code, said = replay("update", "--trust", "--mode", "kernel/warm")
     assert code == 0, said
-    assert "kernel/cold" not in said.partition("new: ")[2]
+    assert "latency/warm" not in said.partition("new: ")[2]
 
 
 def test_suites_without_a_build_to_stand_beside_are_refused(replay):
