@@ -4,6 +4,8 @@ Scores are one product each, of powers of two and 1, 1.5 or 1.75: exact in every
 that they are below a fill, about as low, or above it, in float64 as in any other.
 """
 
+import itertools
+
 import attention_programs as programs
 import numpy as np
 import pytest
@@ -86,7 +88,13 @@ def drawn(kind, fill, dtype, m, n):
     return arrays, e / e.sum(-1, keepdims=True) @ v
 
 
-@pytest.mark.parametrize(("kind", "fill", "case"), pairs(KINDS, FILLS, CASES))
+def combined(shapes):
+    """Return kinds and fills with shapes in pairs, and all where keys are left out."""
+    left_out = itertools.product(["causal", "ahead"], [-np.inf], shapes)
+    return list(dict.fromkeys([*pairs(KINDS, FILLS, shapes), *left_out]))
+
+
+@pytest.mark.parametrize(("kind", "fill", "case"), combined(CASES))
 @pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid")
 def test_a_mask_weighs_what_it_says(kind, fill, case):
     """By blocks of registers."""
@@ -102,7 +110,7 @@ def test_a_mask_weighs_what_it_says(kind, fill, case):
 
 
 @pytest.mark.parametrize(
-    ("kind", "fill", "shape"), pairs(KINDS, FILLS, [(40, 40), (40, 24), (24, 40)])
+    ("kind", "fill", "shape"), combined([(40, 40), (40, 24), (24, 40)])
 )
 @pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid")
 def test_a_mask_weighs_what_it_says_on_tensor_cores(kind, fill, shape):
