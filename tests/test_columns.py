@@ -98,7 +98,7 @@ def test_columns_are_summed_row_by_row():
     made = kernel(lambda x: xp.sum(x, axis=0))
     chosen = strategies.heuristic(made.program(((4096, 4096), "float32")), machine())
     assert chosen.columns == 0
-    assert chosen.cuts[1].at(Place.REGISTER) == 8
+    assert chosen.cuts[1].at(Place.REGISTER) == 4
     assert chosen.threads == 0
 
 

@@ -141,14 +141,14 @@ def test_a_short_last_axis_is_one_loop_with_the_axis_before_it(shape, dtype, sto
 
 
 def test_transposes_are_of_squares_unasked():
-    """Three side by side, with stores that go round the caches, by both cores."""
+    """Eight side by side, with stores that go round the caches, by both cores."""
     made = kernel(lambda x: x.T)
     program = simplify(made.program(np.empty((4096, 4096), "float32")))
     chosen = strategies.heuristic(program, machine())
     assert chosen.keep is Place.REGISTER
     assert chosen.streaming
     assert chosen.threads == 0
-    assert chosen.cuts[-1].at(Place.REGISTER) == 3
+    assert chosen.cuts[-1].at(Place.REGISTER) == 8
     unaligned = of_squares(made, np.empty((64, 64), "float32"), aligned=False)
     assert unaligned
     assert not any(each.streaming for each in unaligned)
@@ -159,7 +159,7 @@ def test_narrow_squares_ask_for_nothing_ahead():
     made = kernel(lambda x: x.T)
     thin, wide = (of_squares(made, np.empty((n, 500), "float32")) for n in (3, 64))
     assert {each.prefetch for each in thin} == {0}
-    assert {each.prefetch for each in wide} == {256}
+    assert {each.prefetch for each in wide} == {512}
 
 
 def test_tiles_of_short_columns_are_worth_handing_to_a_core():

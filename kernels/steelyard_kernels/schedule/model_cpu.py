@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import prod
 from typing import TypeAlias
 
+from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.nest.axes import NAMES, Nest
 from steelyard_kernels.schedule.model import (
     AHEAD_COST,
@@ -17,6 +18,7 @@ from steelyard_kernels.schedule.model import (
     Prediction,
     memory_term,
     sharing_terms,
+    together,
     traffic,
 )
 from steelyard_kernels.schedule.schedule import LAST, Place, Schedule
@@ -30,6 +32,10 @@ SEGMENT_BYTES = 90
 # The same of rows that squares are written to: 4096 x 4096 float32 took 1.15 times as long
 # as a copy by 192 bytes and 1.5 by 64. Element by element every one takes a line.
 SQUARE_BYTES = 40
+# What more is lost where so many rows are read side by side that caches lose some: int8,
+# 512 of them against 192.
+SQUARE_ROWS = 256
+SQUARE_LOSS = 0.2
 REGISTERS = 32  # of a vector unit: what is live beyond them is spilled
 
 
@@ -42,6 +48,7 @@ def model(nest: Nest, machine: Machine) -> Model:
     statements = len(program.nodes) + len(program.outputs)
     again = work(nest) / elements  # how often an element's statements are done
     full = machine.lanes(4)
+    reduced = any(value.over for value in nest.values)
 
     def predict(schedule: Schedule) -> Prediction:
         first, threads = schedule.cuts[0], schedule.threads
@@ -65,7 +72,8 @@ def model(nest: Nest, machine: Machine) -> Model:
         chunks = max(1, -(-prod(nest.extents[: len(first.axes)]) // first.size))
         if schedule.keep is Place.REGISTER:
             chunks = blocks(nest, schedule)
-        longer = max(moving, computing)  # no iteration waits for another: all overlaps
+        # No iteration waits for another: all overlaps, but where segments end.
+        longer = together(moving, computing) if reduced else max(moving, computing)
         return Prediction(
             (
                 ("memory or arithmetic", longer),
@@ -86,11 +94,14 @@ def _longer(nest: Nest, schedule: Schedule) -> float:
     beside = prod([n for n, place in cut.factors if place not in LAST])
     if turned is not None:
         if schedule.keep is Place.REGISTER:
-            return 1 + SQUARE_BYTES / (beside * turned.element)
+            many = SQUARE_LOSS if beside > SQUARE_ROWS else 0.0
+            return 1 + SQUARE_BYTES / (beside * turned.element) + many
         return LINE / turned.element
     longer = 1 + AHEAD_COST if schedule.prefetch else 1.0
     if reduced and cut.at(Place.VECTOR) > 1:
-        longer *= 1 + SEGMENT_BYTES / (4 * beside)
+        read = [v for v in nest.values if isinstance(v.source, Input)]
+        own = [v.node.dtype.bytes for v in read if nest.space - 1 in v.axes]
+        longer *= 1 + SEGMENT_BYTES / (max(own, default=4) * beside)
     return longer
 
 

@@ -2,11 +2,11 @@
 
 On a CPU these are rows of squares, which are transposed in registers:
 
-    i:v16.core256 j:v16.r3.core keep-r
+    i:v16.core256 j:v16.r8.core keep-r
 
-A core takes 256 squares of 16 x 16 along i, side by side with as many along j: three, so
-that it writes 192 bytes of a row at a time. A short last axis is one loop with the axis
-before it, as `i:v32.core32 jk:v32.r3.core`, so that whole lines are written. On a GPU they
+A core takes 256 squares of 16 x 16 along i, side by side with as many along j: eight, so
+that it writes 512 bytes of a row at a time. A short last axis is one loop with the axis
+before it, as `i:v32.core32 jk:v32.r8.core`, so that whole lines are written. On a GPU they
 are tiles in shared memory:
 
     i:v4.thread16.grid j:v4.thread16.grid keep-shared

@@ -19,14 +19,17 @@ SIDES: Final = (128, 256)  # bytes of a tile's rows and columns
 SHORT_SIDES: Final = (32, 64, 128)  # of an axis that has no more
 THREADS: Final = (64, 128, 256, 512)
 # On a CPU: squares side by side, tiles for each thread, and bytes that are asked for ahead.
-# Of 4096 x 4096 float32 in huge pages a core of an EPYC (Zen 4) reached 0.87 of a copy by
-# 3 squares, 0.79 by 2, 0.70 by 4 and 0.67 by 1: fewer write too little of a row at a time,
-# more read too many rows. 256 and 512 bytes ahead are alike, float16 prefers 256. Squares
-# of less than half a line ask for nothing: of 3 x 1,000,000 they took half the time so.
-BESIDE: Final = (3, 1)
+# Of 4096 x 4096 float32 in huge pages an EPYC (Zen 5) reached 0.72 of a copy by 8 squares
+# and 0.65 by 3, of float16 0.73 and 0.6, when its memory was least busy. They write whole
+# lines: two threads share those of 3 squares of 32 int8, which took up to 8 times as long.
+# Squares of less than half a line ask for nothing: of 3 x 1,000,000 they took half the time.
+BESIDE: Final = (8, 4, 1)
 SHARES: Final = 4
 TILE: Final = 4096  # elements of a tile at least: columns may be short
-AHEAD: Final = 256
+AHEAD: Final = 512
+MOST_AHEAD: Final = (
+    256  # elements: int8 of 16 x 1024 x 1024 took 1.3 to 1.9 times as long
+)
 # Of a square: 64 bytes a row are a whole line, in twice the build time of 32, and 4096 x
 # 4096 int8 took a third of the time. What stays in cache is written by any vectors.
 MOST_LANES: Final = 64
@@ -45,11 +48,12 @@ def on_cpu(nest: Nest, machine: Machine, *, aligned: bool) -> Iterator[Schedule]
     widest = SMALL_LANES if traffic(nest.program).resident else MOST_LANES
     full = min(machine.lanes(of.element), widest)
     last = nest.extents[-1]
-    joined = last < full * BESIDE[0] and last % full > 0 and joins(nest, of)
+    joined = last < full * BESIDE[0] and joins(nest, of)
     row = nest.axes[-1 - joined :]
     down, across = nest.extents[of.axis], nest.extent_of(row)
     lanes = min(full, 1 << max(1, min(down, across).bit_length() - 1))
-    ahead = AHEAD if 2 * lanes * of.element >= LINE else 0
+    most = min(AHEAD, MOST_AHEAD * of.element)
+    ahead = most if 2 * lanes * of.element >= LINE else 0
     for beside, place in product(BESIDE, (Place.CORE, Place.SERIAL)):
         squares = -(-down // lanes)
         strips = -(-prod(nest.extents) // (down * lanes * beside))
