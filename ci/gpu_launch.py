@@ -3,8 +3,7 @@
 ``python ci/gpu_launch.py`` prints microseconds: a call of Python that launches once,
 against the same launches from a native loop over cuLaunchKernel, each with the last
 synchronise; the host's time a node of submitting a graph; and, where PyTorch is, a call
-of a kernel on its tensors against ``torch.add(out=)``, in turn. The campaign calls
-`measure`.
+of a kernel on its tensors against ``torch.add(out=)``, in turn.
 """
 
 from __future__ import annotations
