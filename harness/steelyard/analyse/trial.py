@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypedDict
+from typing import Any, Final, NotRequired, TypedDict
 
 METHOD_VERSION = 4
 """Raised whenever the way of measuring changes; trials of two methods never compare.
@@ -49,13 +49,13 @@ class Samples:
         return tuple(t / n for t, n in zip(self.ticks, self.launches, strict=True))
 
 
-class Traits(TypedDict, total=False):
+class Traits(TypedDict):
     """What is true of a clock wherever it reads: see `ClockFacts`."""
 
-    pulsed: bool
-    gapped: bool
-    above: str
-    differs: str
+    pulsed: NotRequired[bool]
+    gapped: NotRequired[bool]
+    above: NotRequired[str]
+    differs: NotRequired[str]
 
 
 @dataclass(frozen=True, slots=True)

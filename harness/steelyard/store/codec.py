@@ -125,26 +125,17 @@ def _damaged(why: str) -> StoreError:
 
 def document(trial: Trial) -> dict[str, Any]:
     """Return everything of a trial but its blob as JSON values."""
-    names = (*DOCUMENT, "doubts", "error")
+    names = (*DOCUMENT, "doubts")
     values = {name: plain(getattr(trial, name)) for name in names}
     clock = asdict(trial.clock)
     del clock["floor"]  # in the blob
     return values | {"clock": plain(clock)}
 
 
-DOCUMENT: Final = (
-    "case",
-    "axes",
-    "mode",
-    "block",
-    "position",
-    "worker",
-    "floors",
-    "ledger",
-    "facts",
-    "hashes",
-    "extra",
-)
+APART: Final = frozenset({"clock", "doubts"})
+"""What of a trial's document has another type than in the trial."""
+
+DOCUMENT: Final = tuple(n for n in shapes.Document.__annotations__ if n not in APART)
 
 
 def trial(values: Any, blob: bytes) -> Trial:
@@ -169,7 +160,6 @@ def trial(values: Any, blob: bytes) -> Trial:
         samples=samples,
         clock=ClockFacts(**clock),
         doubts=tuple(values["doubts"]),
-        error=values["error"],
         **rest,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
+from steelyard.analyse.trial import Traits
 from steelyard.machine.decoding import Matching, Within
 
 MOST: Final = 2**31 - 1
@@ -33,7 +34,7 @@ Moment = Annotated[str, Matching(r"[\w:.+-]{0,32}")]
 Size = Annotated[str, Matching(r"[1-9][0-9]{0,17}")]
 
 
-class Clock(TypedDict):
+class Clock(Traits):
     """The facts of a clock but for its floor, which is in the blob."""
 
     id: str
@@ -42,10 +43,6 @@ class Clock(TypedDict):
     offset: NotRequired[Change]  # it and those below came with clocks of GPUs
     uncertainty: NotRequired[Time]
     drift: NotRequired[Share]
-    pulsed: NotRequired[bool]  # it and those below: `trial.Traits`
-    gapped: NotRequired[bool]
-    above: NotRequired[str]
-    differs: NotRequired[str]
 
 
 class Facts(TypedDict):
@@ -81,7 +78,7 @@ class Gpu(TypedDict):
     capped: NotRequired[dict[str, Bytes | Unknown]]
 
 
-class Reading(TypedDict):
+class Reading(Traits):
     """What another clock of a GPU read."""
 
     ticks: list[Annotated[int, Within(-(2**63), 2**63 - 1)]]
@@ -89,10 +86,6 @@ class Reading(TypedDict):
     offset: Change
     uncertainty: Time
     drift: Share
-    pulsed: NotRequired[bool]
-    gapped: NotRequired[bool]
-    above: NotRequired[str]
-    differs: NotRequired[str]
 
 
 class Stated(TypedDict):
