@@ -78,11 +78,13 @@ def in_huge_pages(arrays: Iterable[NDArray[Any]]) -> int | None:
     None where the system does not say. What shares a mapping with them counts up to as
     many pages as they would fill; what was never written has none.
     """
+    large = [array for array in arrays if array.nbytes >= HUGE]
+    if not large:  # the system takes 40 ms to say, 0.2 s of a large process
+        return 0
     try:
         told = Path("/proc/self/smaps").read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
-    large = [array for array in arrays if array.nbytes >= HUGE]
     starts = [array.ctypes.data for array in large]
     mappings = list(_MAPPING.finditer(told))
     ends = [one.start() for one in mappings[1:]] + [len(told)]

@@ -84,7 +84,7 @@ class Buffers:
     def huge_bytes(self) -> int | None:
         """Bytes of huge pages they lie in; None on a GPU, or where that is unknown.
 
-        As it was when first asked: to ask takes 40 ms.
+        As it was when first asked: to ask takes 40 ms where any is large.
         """
         if self.context is not None:
             return None
