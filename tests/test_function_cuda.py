@@ -11,6 +11,7 @@ from test_cuda import ATTRIBUTES, CONTEXT, Recorder
 from steelyard_device import cubin, cuda, nvrtc
 from steelyard_device.cuda import driver as cuda_driver
 from steelyard_device.cuda import native as cuda_native
+from steelyard_device.cuda import strided
 from steelyard_device.cuda.module import Function
 from steelyard_kernels import array as xp
 from steelyard_kernels import library
@@ -341,6 +342,55 @@ def test_streams_wait_for_each_other(driver, triad, monkeypatch):
     ]
 
 
+def test_arrays_of_other_strides_are_copied_around_the_launch(
+    driver, triad, monkeypatch
+):
+    """In the order of their owners' streams; what was given is the result."""
+    steps, copies = [], iter((0x8000, 0x9000))
+
+    class Event:
+        def __init__(self, _):
+            pass
+
+        def record(self, stream):
+            steps.append(("after", stream))
+
+        def hold(self, stream):
+            steps.append(("go on", stream))
+
+    @dataclass
+    class Copy:
+        to: strided.Lying
+        source: strided.Lying
+
+        def launch(self):
+            steps.append((*self.source, *self.to))
+
+    def copy(context, shape, itemsize, to, source, *, stream):
+        assert (shape, itemsize, stream) == ((100,), 4, CONTEXT.stream)
+        return Copy(to, source)
+
+    monkeypatch.setattr(cuda, "Event", Event)
+    monkeypatch.setattr(
+        cuda, "Buffer", lambda c, *like: cuda.View(c, next(copies), *like)
+    )
+    monkeypatch.setattr(strided, "copy", copy)
+    monkeypatch.setattr(
+        cuda_calls.Caller, "launch", lambda _self, at, _: steps.append(at)
+    )
+    a = foreign(monkeypatch, 0x1000, strides=(-8,), stream=0x99)
+    out = foreign(monkeypatch, 0x3000, strides=(12,), stream=CONTEXT.stream)
+    assert triad(a, view(0x2000), out=out) is out
+    there, back = (0x1000, (-8,)), (0x3000, (12,))
+    assert steps == [
+        *(("after", 0x99), ("go on", CONTEXT.stream)),
+        (*there, 0x8000, (4,)),
+        [0x8000, 0x2000, 0x9000],
+        (0x9000, (4,), *back),
+        *(("after", CONTEXT.stream), ("go on", 0x99)),
+    ]
+
+
 def test_arrays_off_16_bytes_take_another_build(driver, triad):
     """An input or an output; bound work says which schedule it has."""
     a, out = view(1 << 28, 1 << 22), view(2 << 28, 1 << 22)
@@ -386,7 +436,10 @@ def test_bad_arguments_are_one_sentence(driver, triad, change, words):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"strides": (8,)}, r"b of shape \(100,\) has strides \(8,\), expected"),
+        (
+            {"strides": (8,), "data": (0x1000, True)},
+            r"an array of shape \(100,\) has strides \(8,\), expected",
+        ),
         ({"typestr": ">f4"}, "swapped bytes"),
         ({"data": (0, False)}, "lies at address 0"),
     ],

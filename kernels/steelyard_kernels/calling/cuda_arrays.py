@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from steelyard_device.cuda import driver
 from steelyard_kernels import dtypes
 from steelyard_kernels.calling.bind import discontiguous
 from steelyard_kernels.errors import KernelError
+
+Strides: TypeAlias = tuple[int, ...]
 
 LEGACY = 0
 """The stream that waits for all blocking ones. NumPy's neighbours call it 1 or nothing."""
@@ -33,8 +35,19 @@ class Placed(NamedTuple):
     writeable: bool = True
 
 
+class DiscontiguousError(KernelError):
+    """Elements are not behind one another: `strides` bytes are between neighbours."""
+
+    def __init__(self, kernel: str, name: str, at: Placed, strides: Strides) -> None:
+        super().__init__(str(discontiguous(kernel, name, at.shape, strides)))
+        self.at, self.strides = at, strides
+
+
 def placed(kernel: str, name: str, array: Any) -> Placed:
-    """Return what a launch needs of an array; raises KernelError if it cannot have it."""
+    """Return what a launch needs of an array; raises KernelError if it cannot have it.
+
+    DiscontiguousError, if it can be copied.
+    """
     if isinstance(array, cuda.View):
         context = array.context
         return Placed(
@@ -59,8 +72,6 @@ def _of_torch(kernel: str, name: str, tensor: Any) -> Placed:
     and refuses tensors that need a gradient.
     """
     shape = tuple(tensor.shape)
-    if not tensor.is_contiguous():
-        raise discontiguous(kernel, name, shape, tensor.stride())
     try:
         dtype = _dtype(tensor.dtype)
     except KernelError:
@@ -70,7 +81,11 @@ def _of_torch(kernel: str, name: str, tensor: Any) -> Placed:
         ) from None
     index = tensor.device.index
     at: int = tensor.data_ptr()
-    return Placed(tensor, cuda.context(index), at, shape, dtype, _current()(index))
+    found = Placed(tensor, cuda.context(index), at, shape, dtype, _current()(index))
+    if not tensor.is_contiguous():
+        strides = tuple([step * dtype.itemsize for step in tensor.stride()])
+        raise DiscontiguousError(kernel, name, found, strides)
+    return found
 
 
 @functools.cache
@@ -97,9 +112,6 @@ def _of_interface(
 ) -> Placed:
     """Read the CUDA array interface, version 2 or 3 (Numba's manual describes it)."""
     shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
-    strides = interface.get("strides")
-    if strides is not None and not _is_contiguous(shape, strides, dtype.itemsize):
-        raise discontiguous(kernel, name, shape, strides)
     address, read_only = interface["data"]
     if not address and 0 not in shape:
         raise KernelError(
@@ -109,7 +121,11 @@ def _of_interface(
     stream = interface.get("stream")
     named = LEGACY if stream is None or stream == 1 else int(stream)
     context = cuda.context(_index(address))
-    return Placed(array, context, address, shape, dtype, named, not read_only)
+    found = Placed(array, context, address, shape, dtype, named, not read_only)
+    strides = interface.get("strides")
+    if strides is not None and not _is_contiguous(shape, strides, dtype.itemsize):
+        raise DiscontiguousError(kernel, name, found, tuple(strides))
+    return found
 
 
 def _is_contiguous(

@@ -14,6 +14,7 @@ from steelyard_kernels.calling import cuda_tensors
 from steelyard_kernels.calling.bind import BoundKernel, Outputs
 from steelyard_kernels.calling.convention import Convention, Fresh
 from steelyard_kernels.calling.cuda_arrays import Placed, placed
+from steelyard_kernels.calling.cuda_strides import OnGpu
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.schedule.parameters import Slot
 
@@ -87,15 +88,30 @@ def _ends(built: Artifact) -> Iterator[int]:
 
 
 class CudaSeries(BoundKernel):
-    """Several launches bound to arrays of a GPU: a graph of them, on `stream`."""
+    """Several launches bound to arrays of a GPU: a graph of them, on `stream`.
+
+    `copies` are of arrays of other strides, which are copied before the kernel and after it.
+    """
 
     def __init__(
-        self, packed: Packed, rebuild: Callable[[str], Artifact | Failure]
+        self,
+        packed: Packed,
+        rebuild: Callable[[str], Artifact | Failure],
+        copies: OnGpu | None = None,
     ) -> None:
         convention = packed.convention
         self.context, self.stream = packed.context, packed.stream
-        slots = packed.slots()
+        slots, self._copies = packed.slots(), copies
         graph = launch_of(convention.built, self.context, self.stream, slots)
+        if copies is not None:
+            own = graph.launches if convention.built.parts else (graph,)
+            given = packed.given
+            before = copies.before(
+                self.stream, given[: len(convention.built.program.inputs)]
+            )
+            after = copies.after(self.stream, [given[n] for n in convention.outputs])
+            graph = cuda.Chain([*before, *own, *after])
+            packed = packed._replace(arrays=tuple(map(copies.owner, packed.arrays)))
         null = functools.partial(cuda.null, self.context, self.stream)
         super().__init__(convention, packed.given, graph, null, rebuild)
 

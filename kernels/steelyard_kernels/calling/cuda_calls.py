@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from steelyard_device import cuda
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.calling import bind as binding
+from steelyard_kernels.calling import strides
 from steelyard_kernels.calling.bind import Outputs, Result
 from steelyard_kernels.calling.convention import Convention
-from steelyard_kernels.calling.cuda_arrays import Placed, placed
+from steelyard_kernels.calling.cuda_arrays import DiscontiguousError, Placed, placed
 from steelyard_kernels.calling.cuda_bind import (
     CudaKernel,
     CudaSeries,
@@ -32,6 +33,7 @@ from steelyard_kernels.calling.cuda_bind import (
     workspace_of,
 )
 from steelyard_kernels.calling.cuda_packing import Caller
+from steelyard_kernels.calling.cuda_strides import OnGpu
 from steelyard_kernels.schedule.gpu import VECTOR_BYTES
 from steelyard_kernels.targets import CUDA
 from steelyard_kernels.trace import Signature
@@ -95,6 +97,24 @@ class Calls:
         self, arrays: tuple[Any, ...], out: Outputs, scalars: Mapping[str, float]
     ) -> Result:
         """Run once, in the order of the arrays' streams."""
+        try:
+            return self._call(arrays, out, scalars)
+        except DiscontiguousError:  # nothing was launched yet
+            pass
+        copies = OnGpu(self._signature.name, now=True)
+
+        def call(*arrays: Any, out: Outputs, **scalars: float) -> Result:
+            return self._call(arrays, out, scalars)
+
+        name = self._signature.name
+        found = strides.called(name, call, arrays, out, scalars, copies=copies)
+        copies.end()
+        return found
+
+    def _call(
+        self, arrays: tuple[Any, ...], out: Outputs, scalars: Mapping[str, float]
+    ) -> Result:
+        """Run once on contiguous arrays; raises DiscontiguousError for others."""
         inputs = self._inputs(arrays)
         outputs = given_output(self._signature.name, out)
         places = tuple([each[2:] for each in (*inputs, *outputs)]), len(outputs)
@@ -157,8 +177,17 @@ class Calls:
         scalars: Mapping[str, float],
     ) -> CudaKernel | CudaSeries:
         """Check the arguments and pack them for a stream, by default the arrays'."""
-        inputs = self._inputs(arrays)
-        packed = self._packed(inputs, out, schedule, stream, scalars)
+        copies: OnGpu | None = None
+        try:
+            packed = self._packed(self._inputs(arrays), out, schedule, stream, scalars)
+        except DiscontiguousError:
+            copies = OnGpu(self._signature.name, now=False)
+            inputs = self._inputs(tuple(map(copies.made, arrays)))
+            into = strides.mapped(out, copies.made)
+            packed = self._packed(inputs, into, schedule, stream, scalars)
+            written = [packed.arrays[number] for number in packed.convention.outputs]
+            views = [copies.view(copies.owner(each).given) for each in written]
+            strides.check_apart(self._signature.name, views)
         if packed.convention.built.parts:
             packed = workspace_of(packed.convention, packed)
         if packed.others and stream is None:
@@ -173,8 +202,13 @@ class Calls:
             target=built.target,
             aligned=packed.convention.aligned,
         )
-        kind = CudaSeries if built.parts else CudaKernel
-        return kind(packed, lambda cache: loaded(again(cache=cache), cache, packed))
+
+        def rebuild(cache: str) -> Artifact | Failure:
+            return loaded(again(cache=cache), cache, packed)
+
+        if built.parts or copies is not None:
+            return CudaSeries(packed, rebuild, copies)
+        return CudaKernel(packed, rebuild)
 
     def _inputs(self, arrays: tuple[Any, ...]) -> tuple[Placed, ...]:
         """Return where the arrays lie."""

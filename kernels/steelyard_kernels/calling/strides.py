@@ -1,14 +1,15 @@
 """Calls with arrays of any strides, and NumPy's scalars: on copies that are contiguous.
 
 Compiled code walks C-contiguous memory. A call copies other arrays before it, and what it
-wrote back to them after; `bind` takes none, since its launches are to be the kernel alone.
+wrote back to them after; on a CPU `bind` takes none, since its launches are to be the kernel
+alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,7 +19,46 @@ from steelyard_kernels.errors import KernelError
 
 def are_there(arrays: Sequence[Any], out: Outputs) -> bool:
     """Say whether some array of a call has to be copied."""
-    return any(map(_is_copied, (*arrays, *_each(out))))
+    return any(map(_is_copied, (*arrays, *each_of(out))))
+
+
+class Copies(Protocol):
+    """How arrays of some memory are copied."""
+
+    def made(self, array: Any, *, read: bool = True) -> Any:
+        """Return a contiguous copy of an array that is not; itself if it is.
+
+        What is not `read` may hold anything.
+        """
+        ...
+
+    def view(self, array: Any) -> Array:
+        """Return where an array lies, as NumPy would have it."""
+        ...
+
+    def written(self, own: Any, copy: Any) -> None:
+        """Copy back what a kernel wrote."""
+        ...
+
+
+class OnHost:
+    """Copies of NumPy's arrays."""
+
+    def made(self, array: Any, *, read: bool = True) -> Any:
+        """Return a contiguous copy of an array that is not; itself if it is."""
+        if not _is_copied(array):
+            return array
+        copy = np.array(array, order="C") if read else np.empty_like(array, order="C")
+        copy.flags.writeable = array.flags.writeable
+        return copy
+
+    def view(self, array: Any) -> Array:
+        """Return the array, which is NumPy's."""
+        return np.asarray(array)
+
+    def written(self, own: Any, copy: Any) -> None:
+        """Copy back what a kernel wrote."""
+        np.copyto(own, copy)
 
 
 def called(
@@ -27,36 +67,56 @@ def called(
     arrays: Sequence[Any],
     out: Outputs,
     scalars: Mapping[str, float],
+    *,
+    copies: Copies | None = None,
 ) -> Result:
     """Call a kernel on copies; return the arrays that were given where they are results.
 
     Raises KernelError where outputs share memory.
     """
-    copies: list[tuple[Array, Array]] = []
+    found: list[tuple[Any, Any]] = []
+    how = copies or OnHost()
 
-    def copied(array: Any) -> Any:
-        if not _is_copied(array):
-            return array
-        copy = np.array(array, order="C")
-        copy.flags.writeable = array.flags.writeable
-        copies.append((array, copy))
+    def copied(array: Any, *, read: bool = False) -> Any:
+        copy = how.made(array, read=read)
+        found.append((array, copy))
         return copy
 
-    def given(array: Array) -> Array:
-        return next((own for own, copy in copies if copy is array), array)
+    def given(array: Any) -> Any:
+        return next((own for own, copy in found if copy is array), array)
 
-    result = call(*map(copied, arrays), out=_mapped(out, copied), **scalars)
-    written = [(given(array), array) for array in _each(result)]
-    for (one, _), (other, _) in combinations(written, 2):
-        if np.shares_memory(one, other):
-            raise KernelError(
-                f"{kernel}: two outputs share memory; give each memory of its own."
-            )
+    inputs = [copied(array, read=True) for array in arrays]
+    result = call(*inputs, out=mapped(out, copied), **scalars)
+    written = [(given(array), array) for array in each_of(result)]
+    check_apart(kernel, [how.view(own) for own, _ in written])
     for own, array in written:
         if own is not array:
-            np.copyto(own, array)
-    results: Result = _mapped(result, given)
+            how.written(own, array)
+    results: Result = mapped(result, given)
     return results
+
+
+def check_apart(kernel: str, outputs: Sequence[Array]) -> None:
+    """Raise KernelError where two outputs share memory, or two elements of one."""
+    if any(np.shares_memory(*pair) for pair in combinations(outputs, 2)):
+        raise KernelError(
+            f"{kernel}: two outputs share memory; give each memory of its own."
+        )
+    if any(map(_overlaps_itself, outputs)):
+        raise KernelError(
+            f"{kernel}: two elements of an output share memory; give each memory of its "
+            "own."
+        )
+
+
+def _overlaps_itself(array: Array) -> bool:
+    """Say whether elements may share memory: each axis is to step over all inside of it."""
+    end, every = 0, zip(array.strides, array.shape, strict=True)
+    for stride, extent in sorted((abs(s), n) for s, n in every if n > 1):
+        if stride < end + array.itemsize:
+            return True
+        end += stride * (extent - 1)
+    return False
 
 
 def _is_copied(array: Any) -> bool:
@@ -66,18 +126,20 @@ def _is_copied(array: Any) -> bool:
     return plain and not array.flags.c_contiguous
 
 
-def _each(arrays: Any) -> Iterator[Any]:
+def each_of(arrays: Any) -> Iterator[Any]:
     """Yield the arrays of `out`, or of a result."""
-    if isinstance(arrays, np.ndarray | np.generic):
-        yield arrays
-    elif isinstance(arrays, Mapping):
+    if isinstance(arrays, Mapping):
         yield from arrays.values()
     elif isinstance(arrays, Sequence):
         yield from arrays
+    elif arrays is not None:
+        yield arrays
 
 
-def _mapped(arrays: Any, function: Callable[[Any], Any]) -> Any:
+def mapped(arrays: Any, function: Callable[[Any], Any]) -> Any:
     """Return `out`, or a result, with something else for each of its arrays."""
+    if arrays is None:
+        return None
     if isinstance(arrays, Mapping):
         return {name: function(array) for name, array in arrays.items()}
     if isinstance(arrays, Sequence):
