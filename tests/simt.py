@@ -315,6 +315,9 @@ class _Block:
 
     def effect(self, node):
         """Wait for all threads, who must all be here."""
+        if node.op in HANDING:
+            HANDING[node.op](self, *node.args)
+            return
         if node.op == "warp_barrier":  # as if for all: it orders no less
             self.together(node)
         else:
@@ -322,6 +325,38 @@ class _Block:
             assert self.active.all(), "a barrier that not every thread reaches"
         for watch in self.within.values():
             watch.forget()
+
+    def take_turn(self, to, index, words, at):
+        """Count in memory, and store what was there."""
+        assert self.active.sum() == 1, "one thread takes a turn"
+        memory, at = self.memory[words.name], int(self.value(at).item())
+        place = self.value(index).ravel()
+        self.memory[to.name][place] = memory[at]
+        memory[at] += 1
+
+    def hand_over(self, words, at, value):
+        """Store halves of a value with a mark each."""
+        assert self.active.sum() == 1, "one thread hands a total over"
+        one = np.broadcast_to(self.value(value), (self.threads, 1))[self.active][0]
+        halves = one.view(np.uint32).astype(np.int64)
+        at = np.broadcast_to(self.value(at), (self.threads, 1))[self.active][0, 0]
+        memory = self.memory[words.name]
+        assert not memory[at : at + halves.size].any(), "handed over twice, or no zero"
+        memory[at : at + halves.size] = halves | 1 << 32
+
+    def take_over(self, to, words, at, step, count):
+        """Take what other blocks have stored: those before this one are done."""
+        memory, size = self.memory[words.name], (self.threads, 1)
+        at, step, count = (
+            np.broadcast_to(self.value(x), size) for x in (at, step, count)
+        )
+        for k in range(int(to.extent.value)):
+            live = self.active & (count[:, 0] > k)
+            places = (at + k * step)[live] + np.arange(to.dtype.bytes // 4)
+            found = memory[places]
+            assert (found >> 32 == 1).all(), "waits for what no block before it stores"
+            values = np.ascontiguousarray(found.astype(np.uint32)).view(to.dtype.numpy)
+            self.memory[to.name][live, k] = values[:, 0]
 
     def under(self, active, body):
         """Run a body with some threads; say whether there were any."""
@@ -423,6 +458,9 @@ OWN = {  # what depends on who computes
         ("shuffle_xor", "shuffle_down", "shuffle"), lambda b, *a: b.shuffle(*a)
     ),
     **dict.fromkeys(("any_warp", "any_block"), lambda b, *a: b.vote(*a)),
+}
+HANDING = {  # between blocks, of which one is done before the next begins
+    name: getattr(_Block, name) for name in ("take_turn", "hand_over", "take_over")
 }
 SHAPED = {  # what is of no dtype's arithmetic
     "extract": _extract,

@@ -28,6 +28,7 @@ from steelyard_kernels.expression.expr import (
     Constant,
     Dot,
     Gather,
+    Handed,
     Input,
     Loop,
     Node,
@@ -151,6 +152,8 @@ class Oracle:
                 return _gathered(args[0], args[1], node)
             case Along():
                 return _rounded(_lines(args[0], node), node.dtype)
+            case Handed():
+                return _handed(args[0], node)
             case Cast():
                 return _cast(args[0], node.dtype)
             case Arange():
@@ -349,6 +352,17 @@ def _lines(value: Values, node: Along) -> Values:
     turned = np.flip(value, axis) if node.reverse else value
     found: Values = ALONG[node.op].oracle(turned, axis=axis)
     return np.flip(found, axis) if node.reverse else found
+
+
+def _handed(value: Values, node: Handed) -> Values:
+    """Return the totals before each element; of the first one's nothing is taken in."""
+    axis, row = node.axis + 2, ALONG[node.op]
+    first = -1 if node.reverse else 0
+    turned = np.flip(value, axis) if node.reverse else value
+    found: Values = np.roll(row.oracle(turned, axis=axis), 1, axis)
+    found = np.flip(found, axis) if node.reverse else found
+    np.moveaxis(found, axis, 0)[first] = MONOIDS[row.total].neutral(node.dtype)
+    return found
 
 
 def _row(value: Values, index: Values) -> Values:

@@ -78,5 +78,5 @@ def device(target: Target) -> Device:
         return machine()
     found = GPUS[target.arch]
     if target.kind == NVPTX:
-        return replace(found, cores=(), clusters=False)
+        return replace(found, cores=(), clusters=False, hands=False)
     return found

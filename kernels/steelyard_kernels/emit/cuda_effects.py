@@ -102,6 +102,33 @@ class Effects:
             given += f', "r"({to.dtype.bytes} * (int){w.ref(_operand(some))[0]})'
         w.do(f'  :: {given} : "memory");')
 
+    def take_turn(self, node: Effect) -> None:
+        """Take the next number of a counter in memory, which all blocks count by."""
+        to, index, words, at = node.args
+        assert isinstance(to, Buffer)
+        assert isinstance(words, Buffer)
+        self.w.helpers.add(node.op)
+        place, count = self.element(to, index), self.element(words, at)
+        self.w.do(f"*({place}) = take_turn({count});")
+
+    def hand_over(self, node: Effect) -> None:
+        """Store a value where other blocks wait for it."""
+        words, at, value = node.args
+        assert isinstance(words, Buffer)
+        self.w.helpers.add(node.op)
+        given = self.w.ref(_operand(value))[0]
+        self.w.do(f"hand_over({self.element(words, at)}, {given});")
+
+    def take_over(self, node: Effect) -> None:
+        """Wait for values that other blocks store."""
+        to, words, at, *rest = node.args
+        assert isinstance(to, Buffer)
+        assert isinstance(words, Buffer)
+        self.w.helpers.add(node.op)
+        step, count = [self.w.ref(_operand(each))[0] for each in rest]
+        source = self.element(words, at)
+        self.w.do(f"take_over({self.buffers[to.name]}, {source}, {step}, {count});")
+
     def copy_wait(self, node: Effect) -> None:
         """Wait until at most so many copies are under way."""
         (left,) = node.args
@@ -124,5 +151,8 @@ EFFECTS: dict[str, Callable[[Effects, Effect], None]] = {
     "warp_barrier": Effects.barrier,
     "copy_async": Effects.copy_async,
     "copy_wait": Effects.copy_wait,
+    "hand_over": Effects.hand_over,
+    "take_over": Effects.take_over,
+    "take_turn": Effects.take_turn,
     **dict.fromkeys(cuda_tiles.STATED, Effects.stated),
 }

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from steelyard_kernels.emit import cuda_tiles, cuda_warps
+from steelyard_kernels.emit import cuda_handing, cuda_tiles, cuda_warps
 from steelyard_kernels.emit.cuda_text import EXTREMA
 
 if TYPE_CHECKING:
@@ -227,6 +227,9 @@ HELPERS: Final[dict[str, tuple[str, ...]]] = {
     **{name: (text,) for name, text in cuda_tiles.HELPERS.items()},
     **{name: (text,) for name, text in cuda_warps.HELPERS.items()},
     "store_far_one": cuda_tiles.FAR_ONE,
+    "take_turn": (cuda_handing.TURN,),
+    "hand_over": cuda_handing.OVER,
+    "take_over": cuda_handing.TAKEN,
 }
 
 

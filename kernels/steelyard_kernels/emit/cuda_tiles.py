@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from steelyard_kernels.dtypes import float16
+from steelyard_kernels.ir.effects import AXES
 from steelyard_kernels.ir.loops import Multiply, Tile
-from steelyard_kernels.ir.operations import AXES
 
 TENSOR: Final = """#ifndef TENSOR_PARAMETER
 #define TENSOR_PARAMETER

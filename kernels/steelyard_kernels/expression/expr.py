@@ -12,6 +12,7 @@
             | View(arg, index)                    -- arg[index], 0 outside of it
             | Gather(arg, which, index, place)    -- the same, at computed places
             | Along(op, arg, axis, reverse)       -- a row of along.ALONG
+            | Handed(op, arg, memory, axis, reverse) -- totals before each element
             | Arange()                            -- 0, 1, 2, ... along its one axis
             | Reshape(arg)                        -- the same elements, same order
             | Dot(a, b)                           -- (..., K) x (K, N) -> (..., N)
@@ -177,6 +178,17 @@ class Along(_Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Handed(_Value):
+    """Totals before each element, or behind: blocks hand them over in `memory`, of zeros."""
+
+    op: str
+    arg: Node
+    memory: Node
+    axis: int
+    reverse: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Arange(_Value):
     """0, 1, 2, ... along one axis, as int32 or int64."""
 
@@ -283,6 +295,7 @@ Node: TypeAlias = (
     | View
     | Gather
     | Along
+    | Handed
     | Arange
     | Reshape
     | Dot
@@ -352,6 +365,7 @@ _OPERANDS: Final[Mapping[type, Callable[[Any], tuple[Node, ...]]]] = {
     Dot: attrgetter("a", "b"),
     Row: attrgetter("arg", "index"),
     Gather: attrgetter("arg", "which"),
+    Handed: attrgetter("arg", "memory"),
     Result: _of_loop,
 }
 
@@ -383,12 +397,3 @@ def reachable(roots: Iterable[Node]) -> tuple[Node, ...]:
             found[node.number] = node
             pending.extend(operands(node))
     return tuple(found[number] for number in sorted(found))
-
-
-def users(nodes: Iterable[Node]) -> dict[int, int]:
-    """Count, by node number, how often each node is read by the given nodes."""
-    counts: dict[int, int] = {}
-    for node in nodes:
-        for arg in operands(node):
-            counts[arg.number] = counts.get(arg.number, 0) + 1
-    return counts

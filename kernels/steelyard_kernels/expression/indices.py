@@ -51,6 +51,11 @@ class Index:
             return None
         return dict(self.terms).get(axis, 0)
 
+    def has_all(self, along: int, extent: int) -> bool:
+        """Say whether it follows all of an axis, from the first on or from the last."""
+        back = self.constant == extent - 1 and self.terms == ((along, -1),)
+        return back or (self.constant == 0 and self.terms == ((along, 1),))
+
     def bounds(self, extents: Extents) -> tuple[int, int]:
         """Return the least and the largest value it can have, over all extents."""
         low = high = self.constant

@@ -13,6 +13,7 @@ from steelyard_kernels.expression.expr import (
     Constant,
     Dot,
     Gather,
+    Handed,
     Node,
     Reduce,
     Reshape,
@@ -46,6 +47,15 @@ def along(graph: Graph, op: str, node: Node, axis: int, *, reverse: bool) -> Nod
         return node
     key = (Along, op, node.number, axis, reverse)
     return graph.keep(key, Along, node.shape, node.dtype, op, node, axis, reverse)
+
+
+def handed(
+    graph: Graph, op: str, node: Node, memory: Node, *, axis: int, reverse: bool
+) -> Node:
+    """Return the total before each element, which blocks hand over in memory."""
+    key = (Handed, op, node.number, memory.number, axis, reverse)
+    fields = op, node, memory, axis, reverse
+    return graph.keep(key, Handed, node.shape, node.dtype, *fields)
 
 
 def lies_in_memory(node: Node, axis: int) -> bool:

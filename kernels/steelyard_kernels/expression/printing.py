@@ -9,6 +9,7 @@ from steelyard_kernels.expression.expr import (
     Apply,
     Constant,
     Gather,
+    Handed,
     Input,
     Loop,
     Node,
@@ -81,8 +82,9 @@ def _head(node: Node) -> str:
         named = [str(each) for each in node.index]
         named[node.place] = f"%{node.which.number}"
         return f"gather[{', '.join(named)}]"
-    if isinstance(node, Along):
-        return f"{node.op} along {node.axis}{'[reverse]' if node.reverse else ''}"
+    if isinstance(node, Along | Handed):
+        along = "along" if isinstance(node, Along) else "handed along"
+        return f"{node.op} {along} {node.axis}{'[reverse]' if node.reverse else ''}"
     if isinstance(node, Constant):
         return f"constant {node.value!r}"
     if isinstance(node, Input | Scalar):

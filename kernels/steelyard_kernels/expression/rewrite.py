@@ -17,6 +17,7 @@ from steelyard_kernels.expression.expr import (
     Constant,
     Dot,
     Gather,
+    Handed,
     Input,
     Loop,
     Node,
@@ -33,7 +34,7 @@ from steelyard_kernels.expression.expr import (
     reachable,
 )
 from steelyard_kernels.expression.graph import Graph
-from steelyard_kernels.expression.lines import along
+from steelyard_kernels.expression.lines import along, handed
 from steelyard_kernels.expression.rows import row
 from steelyard_kernels.expression.views import gathered
 
@@ -113,6 +114,10 @@ class Again:
                 return gathered(graph, args[0], args[1], node.index, node.place)
             case Along():
                 return along(graph, node.op, args[0], node.axis, reverse=node.reverse)
+            case Handed():
+                arg, memory = args
+                axis, back = node.axis, node.reverse
+                return handed(graph, node.op, arg, memory, axis=axis, reverse=back)
             case Arange():
                 return graph.arange(node.shape[0], node.dtype)
             case Reshape():

@@ -1,4 +1,7 @@
-"""All that a program says but its names: what two programs that compute the same share."""
+"""All that a program says but its names: what two programs that compute the same share.
+
+And how often its nodes are read.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from steelyard_kernels.expression.expr import (
     Apply,
     Constant,
     Gather,
+    Handed,
     Input,
     Node,
     Parameter,
@@ -59,7 +63,7 @@ def _describe(  # noqa: C901 - one case a production
             what = node.index
         case Gather():
             what = (node.index, node.place)
-        case Along():
+        case Along() | Handed():
             what = (node.op, node.axis, node.reverse)
         case Constant():
             what = repr(node.value)
@@ -97,3 +101,12 @@ def described(program: Program) -> str:
     scalars = [(node.name, node.dtype) for node in program.scalars]
     outputs = [output.name for output in program.outputs]
     return f"{structure(program)}{inputs}{scalars}{outputs}"
+
+
+def users(nodes: Iterable[Node]) -> dict[int, int]:
+    """Count, by node number, how often each node is read by the given nodes."""
+    counts: dict[int, int] = {}
+    for node in nodes:
+        for arg in operands(node):
+            counts[arg.number] = counts.get(arg.number, 0) + 1
+    return counts

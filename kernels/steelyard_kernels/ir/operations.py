@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from steelyard_kernels.dtypes import (
     HALVES,
@@ -13,18 +13,16 @@ from steelyard_kernels.dtypes import (
     int32,
     int64,
 )
-from steelyard_kernels.ir.loops import Buffer, Tensor, Type, typed
+from steelyard_kernels.ir.loops import Type, typed
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.ops.row import SAME_WIDTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from steelyard_kernels.dtypes import DType
     from steelyard_kernels.ops.row import Op
 
 Types: TypeAlias = tuple[Type, ...]
-Kinds: TypeAlias = tuple[Type | Buffer | Tensor, ...]  # of an effect's arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +46,13 @@ class Operation:
     targets: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class EffectRule:
-    """A rule for an `Effect`, whose arguments may be buffers."""
-
-    sentence: str
-    holds: Callable[[Kinds], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class EffectOperation:
-    """A row of the table of effects."""
-
-    arity: int
-    rule: EffectRule
-    targets: frozenset[str]
-
-
-def _is_index(type_: Type | Buffer | Tensor) -> bool:
+def is_index(type_: object) -> bool:
+    """Say whether a type is that of indices."""
     return type_ in {typed(int64), typed(int32)}
 
 
 def _number(_args: Types, stated: Type | None) -> Type | None:
-    return stated if stated and _is_index(stated) else None
+    return stated if stated and is_index(stated) else None
 
 
 def _same(kinds: tuple[str, ...]) -> Callable[[Types, Type | None], Type | None]:
@@ -126,19 +108,19 @@ def _splat(args: Types, stated: Type | None) -> Type | None:
 
 def _extract(args: Types, _stated: Type | None) -> Type | None:
     vector, lane = args
-    fits = _is_index(lane)
+    fits = is_index(lane)
     return typed(vector.dtype) if fits else None
 
 
 def _insert(args: Types, _stated: Type | None) -> Type | None:
     vector, value, lane = args
-    fits = _is_index(lane) and value is typed(vector.dtype)
+    fits = is_index(lane) and value is typed(vector.dtype)
     return vector if fits else None
 
 
 def _interleave(args: Types, _stated: Type | None) -> Type | None:
     first, second, count = args
-    fits = first is second and first.lanes > 1 and _is_index(count)
+    fits = first is second and first.lanes > 1 and is_index(count)
     return first if fits else None
 
 
@@ -149,7 +131,7 @@ def _part(args: Types, _stated: Type | None) -> Type | None:
 
 def _slide(args: Types, _stated: Type | None) -> Type | None:
     vector, before, count = args
-    return vector if vector is before and _is_index(count) else None
+    return vector if vector is before and is_index(count) else None
 
 
 def _iota(_args: Types, stated: Type | None) -> Type | None:
@@ -165,18 +147,18 @@ def _reduce(kinds: tuple[str, ...]) -> Callable[[Types, Type | None], Type | Non
 
 
 def _mask_below(args: Types, stated: Type | None) -> Type | None:
-    fits = stated and stated.dtype is bool_ and _is_index(args[0])
+    fits = stated and stated.dtype is bool_ and is_index(args[0])
     return stated if fits else None
 
 
 def _shuffle(args: Types, _stated: Type | None) -> Type | None:
     value, lane = args
-    return value if _is_index(lane) else None
+    return value if is_index(lane) else None
 
 
 def _fetch(args: Types, _stated: Type | None) -> Type | None:
     value, lane, width = args
-    return value if _is_index(lane) and _is_index(width) else None
+    return value if is_index(lane) and is_index(width) else None
 
 
 def _vote(args: Types, _stated: Type | None) -> Type | None:
@@ -286,110 +268,3 @@ def _of_row(row: Op) -> Operation:
         return typed(bool_, first.lanes) if row.result == "bool" else first
 
     return Operation(row.arity, Rule(sentence, result), ANYWHERE)
-
-
-def _is_shared(kind: Type | Buffer | Tensor, dtype: DType | None = None) -> bool:
-    inside = isinstance(kind, Buffer) and kind.space == "shared"
-    return inside and dtype in {None, getattr(kind, "dtype", None)}
-
-
-def _is_register(kind: Type | Buffer | Tensor) -> bool:
-    return isinstance(kind, Buffer) and kind.space == "register"
-
-
-def _copies(args: Kinds) -> bool:
-    to, to_index, source, index, count, some = args
-    return (
-        isinstance(to, Buffer)
-        and isinstance(source, Buffer)
-        and (to.space, source.space) == ("shared", "global")
-        and to.dtype is source.dtype
-        and all(_is_index(kind) for kind in (to_index, index, count, some))
-    )
-
-
-BARRIER = EffectRule("takes nothing", lambda _args: True)
-COPY = EffectRule(
-    "copies from a global buffer to a shared one of its dtype some of the elements, "
-    "zeros for the others: (to, index, source, index, elements, some)",
-    _copies,
-)
-MBARRIER = EffectRule(
-    "takes an int64 buffer in shared memory and indices",
-    lambda args: _is_shared(args[0], int64) and all(map(_is_index, args[1:])),
-)
-TENSOR = EffectRule("takes a tensor", lambda args: isinstance(args[0], Tensor))
-TENSOR_COPY = EffectRule(
-    "copies a box of a tensor to shared memory and counts its bytes: "
-    "(to, index, tensor, mbarrier, index, *corner)",
-    lambda args: (
-        _is_shared(args[0])
-        and isinstance(args[2], Tensor)
-        and len(args[2].extents) == len(args) - 5
-        and _is_shared(args[3], int64)
-        and all(map(_is_index, (args[1], *args[4:])))
-    ),
-)
-STORE_FAR = EffectRule(
-    "stores four float32 in another block of the cluster, where it counts their bytes: "
-    "(to, index, values, rank, mbarrier, index)",
-    lambda args: (
-        _is_shared(args[0], float32)
-        and args[2] is typed(float32, 4)
-        and _is_shared(args[4], int64)
-        and all(map(_is_index, (args[1], args[3], args[5])))
-    ),
-)
-STORE_FAR_ONE = EffectRule(
-    "stores a scalar of 4 or 8 bytes in another block of the cluster, which counts them: "
-    "(to, index, value, rank, mbarrier, index)",
-    lambda args: (
-        isinstance(args[2], Type)
-        and _is_shared(args[0], args[2].dtype)
-        and args[2].lanes == 1
-        and args[2].dtype.bytes in {4, 8}
-        and _is_shared(args[4], int64)
-        and all(map(_is_index, (args[1], args[3], args[5])))
-    ),
-)
-AXES: Final = range(2, 6)  # of a tensor
-SUMS = EffectRule(
-    "takes the float32 sums, in registers, and a number of groups",
-    lambda args: _is_register(args[0]) and _is_index(args[1]),
-)
-HELD = EffectRule("takes a buffer in registers", lambda args: _is_register(args[0]))
-WAIT = EffectRule("takes a number", lambda a: _is_index(a[0]))
-
-EFFECTS: dict[str, EffectOperation] = {
-    "barrier": EffectOperation(0, BARRIER, CUDA),
-    "warp_barrier": EffectOperation(0, BARRIER, CUDA),  # of 32 threads
-    "copy_async": EffectOperation(6, COPY, CUDA),
-    "copy_commit": EffectOperation(0, BARRIER, CUDA),  # those before are one group
-    "copy_wait": EffectOperation(1, WAIT, CUDA),  # until so many groups are under way
-    # Barriers in shared memory that count threads' arrivals and copies' bytes, by
-    # phases of two parities; PTX ISA, "mbarrier".
-    "mbarrier_init": EffectOperation(3, MBARRIER, CUDA),  # (barrier, index, arrivals)
-    "mbarrier_publish": EffectOperation(0, BARRIER, CUDA),  # to the cluster and copies
-    "mbarrier_expect": EffectOperation(3, MBARRIER, CUDA),  # so many bytes; arrives too
-    "mbarrier_arrive": EffectOperation(2, MBARRIER, CUDA),
-    "mbarrier_wait": EffectOperation(3, MBARRIER, CUDA),  # for a phase, by its parity
-    "mbarrier_wait_far": EffectOperation(3, MBARRIER, CUDA),  # other blocks wrote to us
-    "cluster_arrive": EffectOperation(0, BARRIER, CUDA),  # of all blocks of a cluster
-    "cluster_wait": EffectOperation(0, BARRIER, CUDA),
-    "async_publish": EffectOperation(
-        0, BARRIER, CUDA
-    ),  # stores, to copies and products
-    "tensor_prefetch": EffectOperation(1, TENSOR, CUDA),  # of what describes it
-    # Of tensors of two axes and of more.
-    **{f"tensor_copy_{n}": EffectOperation(5 + n, TENSOR_COPY, CUDA) for n in AXES},
-    "store_far": EffectOperation(6, STORE_FAR, CUDA),
-    "store_far_one": EffectOperation(6, STORE_FAR_ONE, CUDA),
-    # A warpgroup's threads take as many registers as that, which others left.
-    "registers_take": EffectOperation(1, WAIT, CUDA),
-    "registers_leave": EffectOperation(1, WAIT, CUDA),
-    "mma_begin": EffectOperation(0, BARRIER, CUDA),  # before multiplications
-    "mma_commit": EffectOperation(0, BARRIER, CUDA),  # those before are one group
-    "mma_wait": EffectOperation(2, SUMS, CUDA),  # until so many groups are under way
-    "mma_done": EffectOperation(2, SUMS, CUDA),  # the same, and these sums are there
-    "computed": EffectOperation(1, HELD, CUDA),  # before what waits behind it
-}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from steelyard_kernels.dtypes import ALL, HALVES, bool_, float32, int32
 from steelyard_kernels.errors import CompilerBug, Unsupported
+from steelyard_kernels.ir.effects import EFFECTS
 from steelyard_kernels.ir.loops import (
     ACCESSES,
     CONDITION,
@@ -40,7 +41,7 @@ from steelyard_kernels.ir.loops import (
     shared_places,
     typed,
 )
-from steelyard_kernels.ir.operations import EFFECTS, operation
+from steelyard_kernels.ir.operations import operation
 from steelyard_kernels.ir.printing import statement_text
 from steelyard_kernels.ir.uniform import divergent_barriers
 

@@ -17,6 +17,7 @@ from steelyard_kernels.expression.expr import (
     Broadcast,
     Cast,
     Constant,
+    Handed,
     Input,
     Node,
     Output,
@@ -122,6 +123,12 @@ class Nest:
     def running(self) -> frozenset[int]:
         """The axes along which totals run."""
         return frozenset([v.runs for v in self.values if v.runs is not None])
+
+    @property
+    def handed(self) -> Handed | None:
+        """What the blocks of a launch hand over, from the first on."""
+        every = [v.node for v in self.values if isinstance(v.node, Handed)]
+        return every[0] if every else None
 
     @property
     def lined(self) -> frozenset[int]:

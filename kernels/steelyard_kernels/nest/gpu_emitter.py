@@ -14,15 +14,17 @@ from functools import partial
 from math import prod
 from typing import Any, Final
 
-from steelyard_kernels.expression.expr import Arange, Input
+from steelyard_kernels.along import ALONG
+from steelyard_kernels.expression.expr import Arange, Handed, Input
 from steelyard_kernels.ir.builder import Index
 from steelyard_kernels.ir.loops import Buffer, Operand
-from steelyard_kernels.monoids import Monoid
+from steelyard_kernels.monoids import MONOIDS, Monoid
 from steelyard_kernels.nest.axes import Stored, Value, is_column
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.offsets import At
 from steelyard_kernels.nest.threads import Threads
-from steelyard_kernels.nest.values import Run, Sharing
+from steelyard_kernels.nest.values import Run, Sharing, total_of
+from steelyard_kernels.schedule.handing import Hand
 from steelyard_kernels.schedule.schedule import Place
 from steelyard_kernels.schedule.tile import Carried
 from steelyard_kernels.schedule.warp import prefix_of_lanes
@@ -41,6 +43,16 @@ class GpuEmitter(Emitter):
         self._columns: dict[int, Buffer] = {}  # of what is hoisted to shared memory
         self._own: Operand = self.b.number(0)  # this thread's place there
         self.back: Operand | None = None  # from a vector of memory to a row's start
+        self.hand = self._hand()
+
+    def _hand(self) -> Hand | None:
+        """Emit taking a turn, where blocks hand totals over."""
+        node = self.nest.handed
+        if node is None:
+            return None
+        assert isinstance(node.memory, Input)
+        (group,) = {id(g): g for g in self.threads.groups.values()}.values()
+        return Hand(self.b, self.args.inputs[node.memory.index], group)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -78,11 +90,20 @@ class GpuEmitter(Emitter):
 
     def _value(self, value: Value, at: At) -> Operand:
         room = self._columns.get(value.number)
+        if isinstance(value.node, Handed):
+            return self._handed(value, value.node, at)
         if room is None:
             return super()._value(value, at)
         lanes = self.lanes(value.axes)
         alignment = self.aligned(room.dtype.bytes, lanes)
         return self.b.load(room, self._column(at[-1]), lanes, None, alignment)
+
+    def _handed(self, value: Value, node: Handed, at: At) -> Operand:
+        """Emit the total before this block's, which all blocks hand over in turn."""
+        assert self.hand is not None
+        (total,) = value.args.values()
+        monoid = MONOIDS[ALONG[node.op].total]
+        return self.hand.before(monoid, self.at(total, at, 1), node.shape[node.axis])
 
     # loops
 
@@ -138,19 +159,61 @@ class GpuEmitter(Emitter):
         """Emit what totals of some loops come to over all threads that walk these."""
         return self.threads.across(loops, combines, totals)
 
+    def _running(self, value: Value, axis: int, at: At, lanes: int) -> Operand:
+        """Emit a running total through the elements of a loop's threads, side by side.
+
+        Those of all vectors that are open meet at one barrier, at the first of these.
+        """
+        (loop,) = self.loops_of([axis])
+        if loop not in self.threads.groups:
+            return super()._running(value, axis, at, lanes)
+        taken = []
+        places = range(at[loop], len(self.open[loop].places))
+        ats = [(*at[:loop], place, *at[loop + 1 :]) for place in places]
+        for each in ats:
+            self._each(self._asked(value, each), each)
+            taken.append(self.taken(value, loop, each, lanes))
+        key = self.state_key(value, axis, at)
+        found, self.states[key] = self._side_by_side(
+            loop, total_of(value), taken, self.states[key]
+        )
+        for each, one in zip(ats, found, strict=True):
+            self.know(value, each, self.shown(value, each, one))
+        return self.at(value, at, lanes)
+
     def run(self, loop: int, row: Monoid, arg: Operand, state: Operand) -> Run:
-        """Emit a running total through the elements of a loop's threads, side by side."""
+        """Emit a running total through one vector of each of a loop's threads."""
         if loop not in self.threads.groups:
             return super().run(loop, row, arg, state)
-        b, lanes = self.b, arg.type.lanes
-        neutral = row.neutral(arg.type.dtype)
-        prefix = mine = arg
+        (found,), state = self._side_by_side(loop, row, [arg], state)
+        return found, state
+
+    def _side_by_side(
+        self, loop: int, row: Monoid, taken: Sequence[Operand], state: Operand
+    ) -> tuple[list[Operand], Operand]:
+        """Emit a running total through vectors of a loop's threads, and how it goes on."""
+        b, lanes = self.b, taken[0].type.lanes
+        neutral = row.neutral(taken[0].type.dtype)
+        prefixes = mine = list(taken)
         if state.type.lanes < lanes:
-            prefix = prefix_of_lanes(b, row.combine, arg, neutral)
-            mine = b.let("extract", prefix, b.number(lanes - 1))
-        before, total = self.threads.prefix(loop, row.combine, mine, neutral)
-        start = b.splat(b.let(row.combine, state, before), lanes)
-        return b.let(row.combine, start, prefix), b.let(row.combine, state, total)
+            prefixes = [prefix_of_lanes(b, row.combine, x, neutral) for x in taken]
+            mine = [b.let("extract", x, b.number(lanes - 1)) for x in prefixes]
+        befores, total = self.threads.prefix(loop, row.combine, mine, neutral)
+        starts = [b.splat(b.let(row.combine, state, x), lanes) for x in befores]
+        pairs = zip(starts, prefixes, strict=True)
+        found: list[Operand] = [b.let(row.combine, *pair) for pair in pairs]
+        return found, b.let(row.combine, state, total)
+
+    def _asked(self, value: Value, at: At) -> list[Value]:
+        """Return what a value is made of at a place and has not been emitted there."""
+        found: dict[int, Value] = {}
+        pending = list(self.reads.of(value).values())
+        while pending:
+            each = pending.pop()
+            if each.number not in found and not self.is_known(each, at):
+                found[each.number] = each
+                pending += self.reads.needs(each)
+        return [found[number] for number in sorted(found)]
 
     def sharing(self, loop: int) -> Sharing | None:
         """Return how threads share a loop's lines; None: each has its own."""

@@ -31,6 +31,7 @@ from steelyard_kernels.nest.reads import deviates
 from steelyard_kernels.nest.reduce import reduce
 from steelyard_kernels.nest.transposition import Transposition
 from steelyard_kernels.schedule import gpu
+from steelyard_kernels.schedule.handing import Hand
 from steelyard_kernels.schedule.order import residue
 from steelyard_kernels.schedule.parameters import Lowered, arguments
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
@@ -117,9 +118,18 @@ class _Team:
 
     def _start(self) -> Operand:
         """Emit the first index of a block, or of a cluster's blocks."""
-        b = self.b
+        b, hand = self.b, self.emitter.hand
+        if hand is not None:
+            return self._turn(hand)
         tile = b.at("div", b.block(), self.emitter.schedule.cluster)
         return b.at("multiply", tile, self.cut.size)
+
+    def _turn(self, hand: Hand) -> Operand:
+        """Emit the row of a block's turn: they are taken from the last on in reverse."""
+        node = self.emitter.nest.handed
+        if node is None or not node.reverse:
+            return hand.turn
+        return self.b.at("subtract", self.b.at("subtract", self.extent, 1), hand.turn)
 
     def _row(self, at: Operand) -> tuple[Operand, Operand]:
         """Emit a thread's row of those from one on, and whether there is one."""

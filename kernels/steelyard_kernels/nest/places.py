@@ -26,6 +26,7 @@ from steelyard_kernels.expression.expr import (
     Cast,
     Dot,
     Gather,
+    Handed,
     Node,
     Program,
     Reduce,
@@ -80,7 +81,7 @@ def nest_of(program: Program) -> Nest:
     full = space(program)
     if full is None or 0 in full:
         shapes = {stored(output).shape for output in program.outputs}
-        shown = " and ".join(str(shape) for shape in sorted(shapes))
+        shown = " and ".join(map(str, sorted(shapes)))
         raise Unsupported(
             f"{program.name}: outputs have shapes {shown}, one kernel gives those that "
             f"broadcast to one, with elements; {SEVERAL}."
@@ -90,7 +91,7 @@ def nest_of(program: Program) -> Nest:
 
 def walks(node: Node) -> bool:
     """Say whether a node that is not elementwise reads its operand along axes."""
-    return isinstance(node, Reduce | Dot | Reshape | View | Gather | Along)
+    return isinstance(node, Reduce | Dot | Reshape | View | Gather | Along | Handed)
 
 
 class _Asked:
@@ -154,8 +155,8 @@ class _Asked:
     def _read(self, use: Use, at: Place) -> tuple[Place, ...]:
         """Return where the operands of a node are read, for one place of it."""
         node = use.node
-        if isinstance(node, Apply | Cast | Broadcast):
-            return tuple([behind(at, node.shape, n.shape) for n in operands(node)])
+        if isinstance(node, Apply | Cast | Broadcast | Handed):
+            return tuple([behind(at, node.shape, n.shape) for n in read_of(node)])
         if source(node) is not None:
             return ()
         if isinstance(node, View):
@@ -305,12 +306,12 @@ class _Asked:
         """Say whether a reduction of a shape may walk along the axes of a place."""
         over: set[int] = set()
         for each, old, extent in zip(place, kept, shape, strict=True):
-            if old is not None:
-                if each != old:
-                    return False
-            else:
+            if old is not None and each != old:
+                return False
+            if old is None:
                 term = next(iter(each.axes), -1)
-                if each != axis(term) or term in over or self.extents[term] != extent:
+                whole = each.has_all(term, extent) and self.extents[term] == extent
+                if term in over or not whole:
                     return False  # several axes or steps, a diagonal, or a slice
                 over.add(term)
         walked = any(term < len(self.full) for term in over)
@@ -362,9 +363,8 @@ class _Asked:
             use.value = self._viewed(number, node, known(arg), arg.place)
         else:
             axes = frozenset[int]().union(*[arg.axes for arg in args.values()])
-            if use.over:
-                axes = axes.difference(use.over)
-            use.value = Value(number, node, args, axes, use.over)
+            own = varies(use.place) if isinstance(node, Handed) else axes
+            use.value = Value(number, node, args, own.difference(use.over), use.over)
         return use.value
 
     def _array(self, count: int, node: Node, of: Source, place: Place) -> Value:

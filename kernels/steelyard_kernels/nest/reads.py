@@ -15,8 +15,8 @@ from steelyard_kernels.expression.expr import (
     Cast,
     Dot,
     Reduce,
-    users,
 )
+from steelyard_kernels.expression.structure import users
 from steelyard_kernels.monoids import MONOIDS, Monoid, accumulator
 from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.schedule.values import fusions, largest_of

@@ -174,11 +174,11 @@ class Threads:
         return found
 
     def prefix(
-        self, loop: int, combine: str, value: Operand, neutral: float
-    ) -> tuple[Operand, Operand]:
-        """Emit the total of a loop's threads before each one, and that of all."""
+        self, loop: int, combine: str, values: Sequence[Operand], neutral: float
+    ) -> tuple[list[Operand], Operand]:
+        """Emit the total before each value of a loop's threads, and that of all."""
         group = self.groups[loop]
-        found = prefix_of_group(self.b, group, combine, value, neutral)
+        found = prefix_of_group(self.b, group, combine, values, neutral)
         if group.parts > 1 and self.within:
             self.b.effect("barrier")
         return found

@@ -12,23 +12,27 @@ from steelyard_kernels.expression.expr import (
     Cast,
     Dot,
     Gather,
+    Handed,
     Node,
     Program,
     Reduce,
     Reshape,
     Shape,
     operands,
-    users,
 )
 from steelyard_kernels.expression.indices import Index, axis, part
+from steelyard_kernels.expression.structure import users
 from steelyard_kernels.nest.axes import NOWHERE, Guard, Place, Value, offset_in, stored
 
 
 def read_of(node: Node) -> tuple[Node, ...]:
-    """Return the nodes that a node asks for: of what is taken two neighbours."""
+    """Return the nodes that a node asks for: of what is taken two neighbours.
+
+    Of what is handed over only what a block comes to: memory for it has no place.
+    """
     if isinstance(node, Gather):
         return node.arg, node.arg, node.which
-    return operands(node)
+    return (node.arg,) if isinstance(node, Handed) else operands(node)
 
 
 @dataclass(slots=True, eq=False)

@@ -158,17 +158,27 @@ class Values(Loops):
 
     def _running(self, value: Value, axis: int, at: At, lanes: int) -> Operand:
         """Emit a running total with the elements at a place, and remember how it goes on."""
-        b, (arg,), row = self.b, value.args.values(), total_of(value)
+        row, key = total_of(value), self.state_key(value, axis, at)
         (loop,) = self.loops_of([axis])
+        taken = self.taken(value, loop, at, lanes)
+        found, self.states[key] = self.run(loop, row, taken, self.states[key])
+        return self.shown(value, at, found)
+
+    def shown(self, value: Value, at: At, found: Operand) -> Operand:
+        """Emit what a running total is at a place: zero where there is none."""
+        return self._guarded(value.guards, at, self.b.cast(found, value.node.dtype))
+
+    def taken(self, value: Value, loop: int, at: At, lanes: int) -> Operand:
+        """Emit what a running total takes in at a place: nothing where there is none."""
+        b, (arg,) = self.b, value.args.values()
         taken = b.cast(self.at(arg, at, lanes), accumulator(value.node.dtype))
         inside = self.guard(value.guards, at, lanes) if value.guards else None
         mask = b.both(inside, self.mask([loop], at))
-        if mask is not None:
-            neutral = const(row.neutral(taken.type.dtype), taken.type.dtype, lanes)
-            taken = b.let("where", mask, taken, neutral)
-        key = self.state_key(value, axis, at)
-        found, self.states[key] = self.run(loop, row, taken, self.states[key])
-        return self._guarded(value.guards, at, b.cast(found, value.node.dtype))
+        if mask is None:
+            return taken
+        neutral = total_of(value).neutral(taken.type.dtype)
+        nothing = const(neutral, taken.type.dtype, lanes)
+        return b.let("where", mask, taken, nothing)
 
     def run(self, _loop: int, row: Monoid, arg: Operand, state: Operand) -> Run:
         """Emit a running total through the lanes of a loop, or in those of another."""

@@ -13,14 +13,22 @@ from typing import Final
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.along import ALONG
-from steelyard_kernels.expression.expr import Along, Node, Program, Reduce, users
+from steelyard_kernels.expression.expr import (
+    Along,
+    Handed,
+    Node,
+    Program,
+    Reduce,
+)
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import axis
-from steelyard_kernels.expression.lines import along
+from steelyard_kernels.expression.lines import along, handed
 from steelyard_kernels.expression.rewrite import rewritten
+from steelyard_kernels.expression.structure import users
 from steelyard_kernels.monoids import MONOIDS, accumulator
 from steelyard_kernels.nest.axes import stored
 from steelyard_kernels.schedule.gpu import Gpu
+from steelyard_kernels.schedule.handing import words
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.strategies import LONG, is_long
 
@@ -34,28 +42,48 @@ many.
 """
 SERIAL: Final = 1 << 12
 """Elements that one thread of a GPU walks in the time of a launch or two."""
+HANDED: Final = 1 << 13
+"""Those of a chunk whose total is handed over, which another one waits for."""
+MOST_HANDED: Final = 4096
+"""Chunks whose totals blocks hand over: each takes in all before it, 8 bytes of each."""
 EACH: Final = 4
 """Chunks for each core, so that they end together."""
 
 
-def in_chunks(program: Program, device: Machine | Gpu) -> Program:
+def in_chunks(program: Program, device: Machine | Gpu, *, hands: bool) -> Program:
     """Return a program with its long reductions, and its outputs that run, in chunks.
 
-    Itself where there are none, or lines enough for all cores.
+    Itself where there are none, or lines enough for all cores. Where a device `hands` totals
+    over, the chunks of an output that runs along its last axis do, if there are not too
+    many: they overwrite memory, which nothing else may read.
     """
+    hands = hands and isinstance(device, Gpu) and device.hands
+    found = _in_chunks(program, device, hands=hands)
+    memory = [node.memory for node in found.nodes if isinstance(node, Handed)]
+    shown = {stored(output).number for output in found.outputs}
+    read = users(found.nodes)
+    if any(read[m.number] > 1 or m.number in shown for m in memory):
+        return _in_chunks(program, device, hands=False)
+    return found
+
+
+def _in_chunks(program: Program, device: Machine | Gpu, *, hands: bool) -> Program:
     on_gpu = isinstance(device, Gpu)
     most = device.multiprocessors if isinstance(device, Gpu) else device.threads
     read = users(program.nodes)
     least = SERIAL if on_gpu else LONG
     long = [node for node in program.nodes if is_long(node, least)]
-    sizes = {node.number: _size(node) for node in long}
+    sizes, over = {node.number: _size(node) for node in long}, dict[int, int]()
     for node in map(stored, program.outputs):
         if isinstance(node, Along) and ALONG[node.op].total:
             lines = prod(node.shape) // node.shape[node.axis]
             if not read.get(node.number) and 1 <= lines < most:
-                extent = node.shape[node.axis]
-                held = chunk_of(extent, extent) if on_gpu else 0
+                extent, size = node.shape[node.axis], accumulator(node.dtype).bytes
+                held = chunk_of(extent, extent, LEAST * 4 // size) if on_gpu else 0
                 sizes[node.number] = held or chunk_of(extent, EACH * most // lines)
+                if hands and node.axis == len(node.shape) - 1:
+                    count = MOST_HANDED // lines
+                    over[node.number] = chunk_of(extent, count, HANDED * 4 // size)
 
     def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
         size = sizes.get(node.number)
@@ -63,18 +91,21 @@ def in_chunks(program: Program, device: Machine | Gpu) -> Program:
             return _reduced(graph, node, made[node.arg.number], size)
         if size and isinstance(node, Along):
             arg = made[node.arg.number]
+            if handed_size := over.get(node.number):
+                spare = list(over).index(node.number)  # so that no two are one memory
+                return _handed_over(graph, node, arg, handed_size, spare)
             return _running(graph, node, arg, size, backwards=on_gpu)
         return None
 
     return rewritten(program, rule) if any(sizes.values()) else program
 
 
-def chunk_of(extent: int, count: int) -> int:
+def chunk_of(extent: int, count: int, least: int = LEAST) -> int:
     """Return the elements of a chunk, of which a line has about so many; 0: it has none.
 
     All chunks are alike, so that an element's chunk is a step of an axis.
     """
-    wanted = max(LEAST, -(-extent // count))
+    wanted = max(least, -(-extent // count))
     fits = [
         n for n in range(wanted, min(2 * wanted, extent // 2 + 1)) if not extent % n
     ]
@@ -97,6 +128,25 @@ def _reduced(graph: Graph, node: Reduce, arg: Node, size: int) -> Node:
     if row.mean:
         total = graph.apply("divide", total, graph.constant(extent, total.dtype))
     return graph.reshape(graph.cast(total, node.dtype), node.shape)
+
+
+def _handed_over(graph: Graph, node: Along, arg: Node, size: int, spare: int) -> Node:
+    """Return a running total in one launch, whose blocks hand their totals over.
+
+    Their memory has so many words to `spare`.
+    """
+    place, (*before, extent) = node.axis, node.shape
+    count, row = extent // size, MONOIDS[ALONG[node.op].total]
+    wide = accumulator(node.dtype)
+    parts = graph.reshape(graph.cast(arg, wide), (*before, count, size))
+    totals = graph.reduce(ALONG[node.op].total, parts, (place + 1,), keepdims=True)
+    zero = graph.constant(0, dtypes.int64)
+    memory = graph.broadcast(zero, (words(wide, prod(before) * count) + spare,))
+    back = node.reverse
+    start = handed(graph, node.op, totals, memory, axis=place, reverse=back)
+    own = along(graph, node.op, parts, place + 1, reverse=node.reverse)
+    found = graph.apply(row.combine, start, own)
+    return graph.reshape(graph.cast(found, node.dtype), node.shape)
 
 
 def _running(

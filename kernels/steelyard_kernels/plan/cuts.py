@@ -23,6 +23,7 @@ from steelyard_kernels.expression.expr import (
     Cast,
     Dot,
     Gather,
+    Handed,
     Input,
     Node,
     Program,
@@ -32,8 +33,8 @@ from steelyard_kernels.expression.expr import (
     Shape,
     View,
     operands,
-    users,
 )
+from steelyard_kernels.expression.structure import users
 from steelyard_kernels.nest.axes import source, stored
 from steelyard_kernels.nest.carried.registers import MOST_ELEMENTS
 
@@ -95,7 +96,7 @@ def is_still(node: Node) -> bool:
         kept = [n for n in node.arg.shape if n > 1]
         whole = kept == [node.shape[axis] for axis in known]
         return alone and whole and known == sorted(known) and len(axes) == len(terms)
-    return not isinstance(node, Gather)
+    return not isinstance(node, Gather | Handed)
 
 
 def _spreads(node: Node) -> bool:
@@ -160,6 +161,8 @@ class Cuts:
         return frozenset() if node.number in self.reasons else self._needs[node.number]
 
     def _read(self, node: Node) -> Needs:
+        if isinstance(node, Handed):
+            return frozenset()  # a block computes what it hands over beside all else
         found = frozenset[int]().union(*map(self.seen, operands(node)))
         return found if is_still(node) or not found else found | {MOVED}
 
@@ -170,7 +173,9 @@ class Cuts:
         if isinstance(node, WALKS):
             self._reduce(node)
             return
-        if isinstance(node, Gather) and source(node.arg) is None:
+        if isinstance(node, Handed):
+            self._store([node.memory], node, "blocks hand totals over in it")
+        elif isinstance(node, Gather) and source(node.arg) is None:
             self._store([node.arg], node, "elements of it are gathered")
         elif (
             isinstance(node, Apply)

@@ -11,6 +11,7 @@ from steelyard_kernels.expression.expr import (
     Along,
     Apply,
     Dot,
+    Handed,
     Input,
     Node,
     Output,
@@ -42,7 +43,16 @@ def partition(program: Program, device: Machine | Gpu) -> Plan | None:
             return None
         shown = [output for output in program.outputs if not output.hidden]
         program = replace(program, outputs=tuple(shown))  # the plan has memory
-    whole, program = program, in_chunks(program, device)
+    found = _partition(program, device, hands=True)
+    for launch in found.launches if found else ():
+        handed = any(isinstance(node, Handed) for node in launch.program.nodes)
+        if handed and not _has_schedule(launch.program, device):
+            return _partition(program, device, hands=False)
+    return found
+
+
+def _partition(program: Program, device: Machine | Gpu, *, hands: bool) -> Plan | None:
+    whole, program = program, in_chunks(program, device, hands=hands)
     tensor_cores = isinstance(device, Gpu) and bool(device.cores)
     cuts, first = Cuts(program, tensor_cores=tensor_cores), dict[int, str]()
     while cuts.late:

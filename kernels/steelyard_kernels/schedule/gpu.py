@@ -83,6 +83,7 @@ class Gpu:
     shared_bytes: int = 100 << 10
     cores: tuple[Cores, ...] = (MMA,)
     clusters: bool = False  # whether blocks write in each other's shared memory
+    hands: bool = True  # whether code for it hands values over from block to block
 
     @property
     def most_shared(self) -> int:

@@ -43,7 +43,7 @@ def gpu_problem(nest: Nest, schedule: Schedule, *, aligned: bool) -> str:
         why = _unaligned(nest, cut, aligned=aligned) if lanes > 1 else ""
         if why and not (aligned and are_behind(nest, schedule)):
             return why
-    why = registers_problem(schedule.registers, threads)
+    why = registers_problem(schedule.registers, threads) or _handed(nest, schedule)
     return (
         why or _apart(schedule) or unordered(nest, schedule) or _narrow(nest, schedule)
     )
@@ -141,6 +141,21 @@ def _unaligned(nest: Nest, cut: Cut, *, aligned: bool) -> str:
                 "choose a divisor of the row"
             )
     return ""
+
+
+def _handed(nest: Nest, schedule: Schedule) -> str:
+    """Say why blocks cannot hand over what they come to, one behind the other."""
+    first, *inner = schedule.cuts
+    if nest.handed is None or (
+        first.size == 1
+        and not schedule.blocks
+        and all(cut.at(Place.THREAD) > 1 for cut in inner)
+    ):
+        return ""
+    return (
+        f"takes {first.size} of {first.axes} a block, which hands over the total of one; "
+        "choose one, which all threads of the block walk"
+    )
 
 
 def _apart(schedule: Schedule) -> str:

@@ -15,6 +15,7 @@ from typing import Final
 from steelyard_kernels import dtypes
 from steelyard_kernels.cost import bytes_moved
 from steelyard_kernels.expression.expr import Apply, Cast, Input
+from steelyard_kernels.ir.effects import AHEAD
 from steelyard_kernels.nest.axes import NAMES, Nest, Value, is_column
 from steelyard_kernels.nest.passes import Passes
 from steelyard_kernels.nest.threads import nearness
@@ -63,6 +64,9 @@ MEET_NS: Final = 120.0
 # Of a reduction by the blocks of a cluster, for each of them: rows of 32000 halves took
 # longer by four than by two, of 65536 by eight than by four.
 CLUSTER_NS: Final = 300.0
+# From a total that a block hands over to where another has it, and of each turn in which
+# its threads take some: what a multiprocessor waits for the second level of a busy card.
+HAND_NS: Final = 700.0
 # How much of the shorter times shows beside the longest, and of a block's life at the
 # end, where blocks finish one by one.
 EXPOSED: Final = 0.05
@@ -89,6 +93,7 @@ RESIDENT_BASE: Final = 32  # where blocks stay, with the next row's arrays besid
 HELD: Final = 1.65
 RELOADED: Final = 5.5
 LEAN_BASE: Final = 20
+TOTALS: Final = 4
 WITH_COLUMNS: Final = 1.25
 ALLOWED: Final = 1.1  # times the estimate
 LEAST: Final = 32
@@ -233,6 +238,8 @@ class Team:
         does = self.work[True]
         held = does.held * size * (WITH_COLUMNS if does.columns else 1.0)
         need = LEAN_BASE + held + does.columns / 4 * lanes
+        if self.nest.running:  # what is before each vector, and of how many
+            need += size / lanes + TOTALS
         return max(LEAST, -(-ceil(need) // REGISTER_UNIT) * REGISTER_UNIT)
 
     def predict(self, gpu: Gpu, schedule: Schedule) -> Prediction:
@@ -294,6 +301,9 @@ class Team:
             waits += (walks - 1) * (TURN_NS + AGAIN_TURN_NS * (does.again > 0))
         walking = stage * does.reductions
         walking += issued / min(ISSUE_RATE, schedule.threads * THREAD_RATE)
+        if node := self.nest.handed:
+            count = node.shape[node.axis] / (2 * AHEAD * schedule.threads)
+            walking += HAND_NS * (2 + count)
         if schedule.blocks:  # loads are on their way while the row before is walked
             return issued, max(walking, waits) + AHEAD_NS + MEET_NS * (warps > 1)
         return issued, walking + waits + IDLE_NS

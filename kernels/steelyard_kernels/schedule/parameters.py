@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from steelyard_kernels.expression.expr import Chains, Node, Program, Result, operands
+from steelyard_kernels.expression.expr import (
+    Chains,
+    Handed,
+    Input,
+    Node,
+    Program,
+    Result,
+    operands,
+)
 from steelyard_kernels.ir.loops import (
     INDEX,
     Buffer,
@@ -81,6 +89,8 @@ def arguments(program: Program, alignment: int = 0) -> Arguments:
     names = _Names()
     kept = _kept(program)
     updated = {o.updates for o in program.outputs if o.updates is not None}
+    handed = [node.memory for node in program.nodes if isinstance(node, Handed)]
+    updated |= {each.index for each in handed if isinstance(each, Input)}
 
     def buffer(name: str, node: Node, align: int, access: str) -> Buffer:
         extent = Const(prod(node.shape), INDEX)

@@ -109,7 +109,13 @@ def _on_gpu(
         return chain(transposition.on_gpu(nest, gpu, aligned=aligned), passes())
     team = _team(nest)
     teams = rows.on_gpu(team, gpu, aligned=aligned, likely=likely, refuse=refuse)
-    return chain(tiled, teams, loops.on_gpu(nest, gpu))
+    if nest.handed is None:
+        return chain(tiled, teams, loops.on_gpu(nest, gpu))
+    found = list(teams)
+    if not found:
+        why = "no block has all of what it would hand over"
+        raise Unsupported(f"{nest.program.name}: {why}.")
+    return iter(found)
 
 
 def _on_cpu(

@@ -17,8 +17,8 @@ from steelyard_kernels.expression.expr import (
     Node,
     Reduce,
     operands,
-    users,
 )
+from steelyard_kernels.expression.structure import users
 from steelyard_kernels.ir.builder import Builder, const
 from steelyard_kernels.ir.functions.exp_log import exp_below
 from steelyard_kernels.ir.loops import Operand

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from steelyard_kernels.ir.builder import Builder
-from steelyard_kernels.ir.loops import Buffer, Const, Operand, Type
+from steelyard_kernels.ir.loops import Buffer, Const, Operand, Type, typed
 from steelyard_kernels.schedule.gpu import WARP
 
 
@@ -94,14 +94,30 @@ def prefix_of_lanes(
 
 
 def prefix_of_group(
+    b: Builder, group: Group, combine: str, values: Sequence[Operand], neutral: float
+) -> tuple[list[Operand], Operand]:
+    """Emit the total before each value of a group's threads, and that of all.
+
+    The first value of all threads comes before the second one of any. All of a block's
+    threads must come where a group is in several warps: there is a barrier, one for all.
+    """
+    pairs = [_prefix_of_warp(b, group, combine, value, neutral) for value in values]
+    if _slots_of_lane(group, pairs):
+        return _by_warps(b, group, combine, pairs, neutral)
+    if group.parts > 1:
+        pairs = _behind_parts(b, group, combine, pairs)
+    befores, all_before = [pairs[0][0]], pairs[0][1]
+    for before, total in pairs[1:]:
+        befores.append(b.let(combine, all_before, before))
+        all_before = b.let(combine, all_before, total)
+    return befores, all_before
+
+
+def _prefix_of_warp(
     b: Builder, group: Group, combine: str, value: Operand, neutral: float
 ) -> tuple[Operand, Operand]:
-    """Emit the total of the threads before each one of a group, and that of all.
-
-    All of a block's threads must come where a group is in several warps: there is a barrier.
-    """
-    parts, apart = group.parts, group.distance
-    near = group.count // parts
+    """Emit the total of a part's threads before each one, and that of them all."""
+    apart, near = group.distance, group.count // group.parts
     lane = b.at("rem", group.thread, WARP)
     own = b.at("rem", b.at("div", group.thread, apart), near)
     nothing = Const(neutral, value.type)
@@ -117,36 +133,118 @@ def prefix_of_group(
         value = b.let(combine, before(value, step), value)
         step *= 2
     if near == 1:
-        return _behind_parts(b, group, combine, value, nothing)
+        return nothing, value
     last = b.at("add", lane, b.at("multiply", b.at("subtract", near - 1, own), apart))
-    total = b.let("shuffle", value, last, b.number(WARP))
-    if parts == 1:
-        return before(value, 1), total
-    return _behind_parts(b, group, combine, total, before(value, 1))
+    return before(value, 1), b.let("shuffle", value, last, b.number(WARP))
+
+
+def _slots_of_lane(group: Group, pairs: Sequence[tuple[Operand, Operand]]) -> int:
+    """Return how many parts of several values a lane takes where every warp adds all up.
+
+    0: each thread takes in those that it needs, of one value, or beside other groups.
+    """
+    alone = group.distance == group.groups == pairs[0][1].type.lanes == 1
+    if len(pairs) == 1 or group.parts == 1 or not alone:
+        return 0
+    for each in (1, 2, 4, 8):
+        if len(pairs) * -(-group.parts // each) <= WARP:
+            return each
+    return 0
+
+
+def _slots_of_warp(
+    b: Builder,
+    group: Group,
+    pairs: Sequence[tuple[Operand, Operand]],
+    neutral: float,
+    each: int,
+) -> tuple[int, Operand]:
+    """Emit handing all parts to every warp; return the slots of a value, and a lane's."""
+    parts, dtype = group.parts, pairs[0][1].type.dtype
+    nothing = Const(neutral, typed(dtype, each))
+    room = -(-parts // each) * each
+    slots = b.alloc("part", dtype, len(pairs) * room, "shared")
+    lane = b.at("rem", group.thread, WARP)
+    part = b.at("div", group.thread, WARP)
+    is_first = b.let("equal", lane, b.number(0))
+    for k, (_, total) in enumerate(pairs):
+        b.store(slots, b.at("add", part, k * room), total, is_first)
+    b.effect("barrier")
+    begin = b.at("multiply", lane, each)
+    inside = b.let("less", begin, b.number(len(pairs) * room))
+    left = b.at("subtract", parts, b.at("rem", begin, room))
+    mask = b.mask_below(b.let("where", inside, left, b.number(0)), each)
+    aligned = each * dtype.bytes if each > 1 else 0
+    taken = b.load(slots, begin, each, mask, aligned)
+    return room, b.let("where", mask, taken, nothing)
+
+
+def _by_warps(
+    b: Builder,
+    group: Group,
+    combine: str,
+    pairs: Sequence[tuple[Operand, Operand]],
+    neutral: float,
+) -> tuple[list[Operand], Operand]:
+    """Emit the total before each value, and that of all, by a running total of parts.
+
+    All of the first value come before those of the second. Every warp has several of them
+    in a lane; a value's begin with a lane.
+    """
+    each, part = _slots_of_lane(group, pairs), b.at("div", group.thread, WARP)
+    room, taken = _slots_of_warp(b, group, pairs, neutral, each)
+    sums = prefix_of_lanes(b, combine, taken, neutral)
+    last = b.let("extract", sums, b.number(each - 1)) if each > 1 else sums
+    warp = Group(group.thread, WARP)
+    before, total = _prefix_of_warp(b, warp, combine, last, neutral)
+    mine = before
+    for k in range(each - 1):
+        own = b.let(combine, before, b.let("extract", sums, b.number(k)))
+        here = b.let("equal", b.at("rem", part, each), b.number(k + 1))
+        mine = b.let("where", here, own, mine)
+    at = b.at("div", part, each)
+    befores: list[Operand] = []
+    for k, (near, _) in enumerate(pairs):
+        source = b.at("add", at, k * (room // each))
+        far = b.let("shuffle", mine, source, b.number(WARP))
+        befores.append(b.let(combine, far, near))
+    return befores, total
 
 
 def _behind_parts(
-    b: Builder, group: Group, combine: str, total: Operand, before: Operand
-) -> tuple[Operand, Operand]:
-    """Emit what of a group is before each thread of a part, and all: by shared memory."""
-    parts = group.parts
+    b: Builder, group: Group, combine: str, pairs: Sequence[tuple[Operand, Operand]]
+) -> list[tuple[Operand, Operand]]:
+    """Emit what of a group is before each thread of a part, and all: by shared memory.
+
+    Each pair is what of its part is before a thread, and all of that.
+    """
+    parts, totals = group.parts, [total for _, total in pairs]
     near = group.count // parts
-    slots = _slots(b, total.type, parts, parts * group.distance * group.groups)
-    _put(b, group, near, [slots], [total])
+    room = parts * group.distance * group.groups
+    slots = [_slots(b, total.type, parts, room) for total in totals]
+    _put(b, group, near, slots, totals)
     b.effect("barrier")
     start = first_slot(b, group, parts)
     mine = b.at("rem", b.at("div", group.thread, near * group.distance), parts)
-    lanes = total.type.lanes
-    aligned = lanes * total.type.dtype.bytes if lanes > 1 else 0
-    places = [b.at("add", start, part * group.distance) for part in range(parts)]
-    found = [
-        b.load(slots.buffer, b.at("multiply", at, lanes), lanes, None, aligned)
-        for at in places
+    flags = [b.let("less", b.number(part), mine) for part in range(parts - 1)]
+    made = []
+    for (before, _), slot in zip(pairs, slots, strict=True):
+        found = _parts(b, slot, start, group)
+        for flag, value in reversed([*zip(flags, found, strict=False)]):
+            before = b.let("where", flag, b.let(combine, value, before), before)  # noqa: PLW2901 # what it grows to
+        made.append((before, reduce(lambda x, y: b.let(combine, x, y), found)))
+    return made
+
+
+def _parts(b: Builder, slots: Slots, start: Operand, group: Group) -> list[Operand]:
+    """Emit loads of what all parts of a group came to."""
+    lanes, buffer = slots.lanes, slots.buffer
+    aligned = lanes * buffer.dtype.bytes if lanes > 1 else 0
+    places = [
+        b.at("multiply", b.at("add", start, part * group.distance), lanes)
+        for part in range(slots.parts)
     ]
-    for part, value in reversed(list(enumerate(found[:-1]))):
-        is_before = b.let("less", b.number(part), mine)
-        before = b.let("where", is_before, b.let(combine, value, before), before)
-    return before, reduce(lambda x, y: b.let(combine, x, y), found)
+    return [b.load(buffer, at, lanes, None, aligned) for at in places]
 
 
 def across_group(

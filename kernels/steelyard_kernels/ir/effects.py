@@ -1,0 +1,187 @@
+"""The effects of the loop IR: barriers, copies and what blocks tell each other.
+
+They have no result; arguments may be buffers and tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from steelyard_kernels.dtypes import float32, int64
+from steelyard_kernels.ir.loops import Buffer, Tensor, Type, typed
+from steelyard_kernels.ir.operations import CUDA, is_index
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from steelyard_kernels.dtypes import DType
+
+Kinds: TypeAlias = tuple[Type | Buffer | Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EffectRule:
+    """A rule for an `Effect`, whose arguments may be buffers."""
+
+    sentence: str
+    holds: Callable[[Kinds], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class EffectOperation:
+    """A row of the table of effects."""
+
+    arity: int
+    rule: EffectRule
+    targets: frozenset[str]
+
+
+AHEAD: Final = 4
+"""Scalars that a thread takes over at once: one after another took a third of a launch."""
+
+
+def _is_shared(kind: Type | Buffer | Tensor, dtype: DType | None = None) -> bool:
+    inside = isinstance(kind, Buffer) and kind.space == "shared"
+    return inside and dtype in {None, getattr(kind, "dtype", None)}
+
+
+def _is_register(kind: Type | Buffer | Tensor) -> bool:
+    return isinstance(kind, Buffer) and kind.space == "register"
+
+
+def _is_words(kind: Type | Buffer | Tensor) -> bool:
+    """Say whether it is memory that blocks hand values over in."""
+    return isinstance(kind, Buffer) and (kind.space, kind.access, kind.dtype) == (
+        "global",
+        "inout",
+        int64,
+    )
+
+
+def _copies(args: Kinds) -> bool:
+    to, to_index, source, index, count, some = args
+    return (
+        isinstance(to, Buffer)
+        and isinstance(source, Buffer)
+        and (to.space, source.space) == ("shared", "global")
+        and to.dtype is source.dtype
+        and all(is_index(kind) for kind in (to_index, index, count, some))
+    )
+
+
+BARRIER = EffectRule("takes nothing", lambda _args: True)
+COPY = EffectRule(
+    "copies from a global buffer to a shared one of its dtype some of the elements, "
+    "zeros for the others: (to, index, source, index, elements, some)",
+    _copies,
+)
+MBARRIER = EffectRule(
+    "takes an int64 buffer in shared memory and indices",
+    lambda args: _is_shared(args[0], int64) and all(map(is_index, args[1:])),
+)
+TENSOR = EffectRule("takes a tensor", lambda args: isinstance(args[0], Tensor))
+TENSOR_COPY = EffectRule(
+    "copies a box of a tensor to shared memory and counts its bytes: "
+    "(to, index, tensor, mbarrier, index, *corner)",
+    lambda args: (
+        _is_shared(args[0])
+        and isinstance(args[2], Tensor)
+        and len(args[2].extents) == len(args) - 5
+        and _is_shared(args[3], int64)
+        and all(map(is_index, (args[1], *args[4:])))
+    ),
+)
+STORE_FAR = EffectRule(
+    "stores four float32 in another block of the cluster, where it counts their bytes: "
+    "(to, index, values, rank, mbarrier, index)",
+    lambda args: (
+        _is_shared(args[0], float32)
+        and args[2] is typed(float32, 4)
+        and _is_shared(args[4], int64)
+        and all(map(is_index, (args[1], args[3], args[5])))
+    ),
+)
+STORE_FAR_ONE = EffectRule(
+    "stores a scalar of 4 or 8 bytes in another block of the cluster, which counts them: "
+    "(to, index, value, rank, mbarrier, index)",
+    lambda args: (
+        isinstance(args[2], Type)
+        and _is_shared(args[0], args[2].dtype)
+        and args[2].lanes == 1
+        and args[2].dtype.bytes in {4, 8}
+        and _is_shared(args[4], int64)
+        and all(map(is_index, (args[1], args[3], args[5])))
+    ),
+)
+TURN = EffectRule(
+    "counts in an int64 buffer and stores what was there in shared memory: "
+    "(to, index, words, index)",
+    lambda args: (
+        _is_shared(args[0])
+        and _is_words(args[2])
+        and all(map(is_index, (args[1], args[3])))
+    ),
+)
+HAND = EffectRule(
+    "stores a scalar of 4 or 8 bytes in words of an int64 buffer: (words, index, value)",
+    lambda args: (
+        _is_words(args[0])
+        and is_index(args[1])
+        and isinstance(args[2], Type)
+        and args[2].lanes == 1
+        and args[2].dtype.bytes in {4, 8}
+    ),
+)
+TAKE = EffectRule(
+    f"waits for the first {AHEAD} of so many such scalars, each a step of words behind the "
+    "one before, and stores them in registers: (to, words, index, step, count)",
+    lambda args: (
+        _is_register(args[0]) and _is_words(args[1]) and all(map(is_index, args[2:]))
+    ),
+)
+AXES: Final = range(2, 6)  # of a tensor
+SUMS = EffectRule(
+    "takes the float32 sums, in registers, and a number of groups",
+    lambda args: _is_register(args[0]) and is_index(args[1]),
+)
+HELD = EffectRule("takes a buffer in registers", lambda args: _is_register(args[0]))
+WAIT = EffectRule("takes a number", lambda a: is_index(a[0]))
+
+EFFECTS: dict[str, EffectOperation] = {
+    "barrier": EffectOperation(0, BARRIER, CUDA),
+    "warp_barrier": EffectOperation(0, BARRIER, CUDA),  # of 32 threads
+    "copy_async": EffectOperation(6, COPY, CUDA),
+    "copy_commit": EffectOperation(0, BARRIER, CUDA),  # those before are one group
+    "copy_wait": EffectOperation(1, WAIT, CUDA),  # until so many groups are under way
+    # Barriers in shared memory that count threads' arrivals and copies' bytes, by
+    # phases of two parities; PTX ISA, "mbarrier".
+    "mbarrier_init": EffectOperation(3, MBARRIER, CUDA),  # (barrier, index, arrivals)
+    "mbarrier_publish": EffectOperation(0, BARRIER, CUDA),  # to the cluster and copies
+    "mbarrier_expect": EffectOperation(3, MBARRIER, CUDA),  # so many bytes; arrives too
+    "mbarrier_arrive": EffectOperation(2, MBARRIER, CUDA),
+    "mbarrier_wait": EffectOperation(3, MBARRIER, CUDA),  # for a phase, by its parity
+    "mbarrier_wait_far": EffectOperation(3, MBARRIER, CUDA),  # other blocks wrote to us
+    "cluster_arrive": EffectOperation(0, BARRIER, CUDA),  # of all blocks of a cluster
+    "cluster_wait": EffectOperation(0, BARRIER, CUDA),
+    "async_publish": EffectOperation(
+        0, BARRIER, CUDA
+    ),  # stores, to copies and products
+    "tensor_prefetch": EffectOperation(1, TENSOR, CUDA),  # of what describes it
+    # Of tensors of two axes and of more.
+    **{f"tensor_copy_{n}": EffectOperation(5 + n, TENSOR_COPY, CUDA) for n in AXES},
+    "store_far": EffectOperation(6, STORE_FAR, CUDA),
+    "store_far_one": EffectOperation(6, STORE_FAR_ONE, CUDA),
+    # Between the blocks of a launch, by words of memory: see `schedule.handing`.
+    "take_turn": EffectOperation(4, TURN, CUDA),
+    "hand_over": EffectOperation(3, HAND, CUDA),
+    "take_over": EffectOperation(5, TAKE, CUDA),
+    # A warpgroup's threads take as many registers as that, which others left.
+    "registers_take": EffectOperation(1, WAIT, CUDA),
+    "registers_leave": EffectOperation(1, WAIT, CUDA),
+    "mma_begin": EffectOperation(0, BARRIER, CUDA),  # before multiplications
+    "mma_commit": EffectOperation(0, BARRIER, CUDA),  # those before are one group
+    "mma_wait": EffectOperation(2, SUMS, CUDA),  # until so many groups are under way
+    "mma_done": EffectOperation(2, SUMS, CUDA),  # the same, and these sums are there
+    "computed": EffectOperation(1, HELD, CUDA),  # before what waits behind it
+}
