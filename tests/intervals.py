@@ -63,6 +63,7 @@ EXACT = {
     "minimum": np.minimum,
     "negative": np.negative,
     "floor": np.floor,
+    "tf32": lambda x: _cut(x, 11),
 }
 ROUNDED = {
     "add": np.add,
@@ -159,6 +160,12 @@ def _known(*args):
 def _ends(value):
     """Return what a value lies between, once where it is known."""
     return (value.lo,) if (value.lo == value.hi).all() else (value.lo, value.hi)
+
+
+def _cut(x, digits):
+    """Return numbers cut to so many binary digits, towards zero."""
+    part, power = np.frexp(x)
+    return np.ldexp(np.trunc(np.ldexp(part, digits)), power - digits)
 
 
 def apply(op, *args):

@@ -17,7 +17,7 @@ from steelyard_kernels.group.batch import Candidate
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.contraction import product_of
-from steelyard_kernels.schedule.cores import MMA
+from steelyard_kernels.schedule.cores import MMA, WGMMA
 from steelyard_kernels.schedule.product_tiling import Tiling
 from steelyard_kernels.targets import device, parse
 
@@ -28,6 +28,11 @@ RAGGED = (100, 72, 136)
 def by_warps(groups, columns, stages, repeats=1, blocks=0, *, split=1):
     """Return a tiling for instructions of warps."""
     return groups, columns, stages, split, blocks, MMA, repeats
+
+
+def by_threads(groups, columns, stages, blocks=0, *, split=1):
+    """Return a tiling for warpgroups that copy what they multiply."""
+    return groups, columns, stages, split, blocks, WGMMA, 1, True
 
 
 CASES = [
@@ -81,6 +86,34 @@ CASES = [
     ("linear", (64, 64, 320), "float16", by_warps(1, 32, 2, split=2)),  # in a block
     ("product", (67, 71, 136), "float16", by_warps(1, 96, 1, split=3)),
     ("bias_gelu", (130, 64, 320), "bfloat16", by_warps(1, 64, 2, 2, split=2)),
+    ("product", (67, 71, 263), "float16", by_threads(1, 64, 3)),
+    ("linear", (130, 71, 331), "bfloat16", by_threads(2, 32, 4)),
+    ("product", (130, 136, 136), "bfloat16", by_threads(1, 96, 3, 2)),
+    ("of_transposed", (104, 72, 520), "float16", by_threads(1, 64, 3, split=2)),
+    # Elements of one byte and of four, along the depth in shared memory.
+    *[
+        (name, shape, dtype, numbers)
+        for name, dtype in (
+            ("linear_in_float32", "float8_e4m3fn"),
+            ("in_float32", "float8_e5m2"),  # turned by the threads that copy
+            ("linear_in_float32", "float8_e4m3fn float8_e5m2"),
+            ("linear_in_int32", "int8"),
+            ("in_int32", "uint8"),
+            ("linear_in_int32", "uint8 int8"),
+            ("linear_as_tf32", "float32"),
+            ("as_tf32", "float32"),
+        )
+        for shape, numbers in (
+            ((130, 72, 272), (2, 64, 3)),
+            ((70, 64, 640), (1, 64, 3, 2)),
+            ((67, 71, 135), by_warps(1, 32, 2, 2)),
+            ((130, 136, 272), by_warps(1, 64, 2, split=2)),
+        )
+    ],
+    ("linear_in_float32", (200, 136, 512), "float8_e4m3fn", (1, 64, 2, 1, 3)),
+    ("linear_in_float32", (130, 136, 272), "float8_e5m2", (2, 128, 2)),
+    ("linear_as_tf32", (130, 136, 388), "float32", (2, 32, 2, 4)),
+    ("linear_in_int32", (130, 132, 260), "int8", (1, 64, 3)),  # four at a time
     ("window", (9, 40, 16), "float16", by_warps(1, 64, 2)),
     ("window", (7, 32, 64), "bfloat16", by_warps(1, 32, 3, 2)),
     ("window", (6, 24, 3), "float16", by_warps(1, 32, 1)),  # single elements
@@ -131,6 +164,36 @@ globals().update({name: _convolved(*how) for name, how in CONVOLUTIONS.items()})
 def product(x, w):
     """Multiply."""
     return x @ w
+
+
+@kernel
+def in_int32(x, w):
+    """Add up products of small integers."""
+    return x.astype("int32") @ w.astype("int32")
+
+
+@kernel
+def linear_in_int32(x, w):
+    """Add up products of small integers, and use the sums."""
+    return (x.astype("int32") @ w.T.astype("int32")) * 2 + 1
+
+
+@kernel
+def linear_in_float32(x, w):
+    """Round no sum."""
+    return x.astype("float32") @ w.T.astype("float32")
+
+
+@kernel
+def as_tf32(x, w):
+    """Multiply the first 11 digits."""
+    return xp.tf32(x) @ xp.tf32(w)
+
+
+@kernel
+def linear_as_tf32(x, w):
+    """Multiply the first 11 digits, and add."""
+    return xp.maximum(xp.tf32(x) @ xp.tf32(w.T), 0)
 
 
 @kernel
@@ -204,6 +267,9 @@ def shapes(made, m, n, k):
             return turned if how[2] is FIRST else wide
     more = {
         "linear": ((m, k), (n, k)),
+        "linear_in_int32": ((m, k), (n, k)),
+        "linear_in_float32": ((m, k), (n, k)),
+        "linear_as_tf32": ((m, k), (n, k)),
         "of_transposed": ((k, m), (k, n)),
         "bias_relu": ((m, k), (k, n), (n,)),
         "bias_gelu": ((m, k), (k, n), (n,)),
@@ -217,8 +283,16 @@ def shapes(made, m, n, k):
 def drawn(made, shape, dtype, seed=0):
     """Return normal random arrays of a program, as the host carries them."""
     rng = np.random.default_rng(seed)
-    values = [rng.standard_normal(shape) for shape in shapes(made, *shape)]
-    return [each.astype(dtypes.of(dtype).numpy) for each in values]
+    found, names = [], dtype.split()
+    for place, each in enumerate(shapes(made, *shape)):
+        kept = dtypes.of(names[min(place, len(names) - 1)])
+        values = rng.standard_normal(each)
+        if kept.kind == "int":
+            values = rng.integers(
+                int(kept.smallest), int(kept.largest), each, endpoint=True
+            )
+        found.append(values.astype(kept.numpy))
+    return found
 
 
 def tiling(made, arrays, numbers):

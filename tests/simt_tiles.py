@@ -270,21 +270,22 @@ class _Block(simt._Block):
     def do_tensor_copy_2(self, to, index, tensor, barrier, stage, *corner):
         """Begin to copy a box; its bytes count as they arrive."""
         self.alone()
-        first, corner = 2 * self.one(index), [self.one(each) for each in corner]
+        size = to.dtype.bytes
+        first, corner = size * self.one(index), [self.one(each) for each in corner]
         full, array = self.barrier_at(barrier, stage), self.memory[tensor.name]
         assert first % (8 * tensor.swizzle) == 0, "the tile begins inside of an atom"
         inside, at = np.ones(tensor.box[::-1], bool), tensor.first
-        steps = (1, *[stride // 2 for stride in tensor.strides])
+        steps = (1, *[stride // size for stride in tensor.strides])
         for axis, within in enumerate(np.indices(tensor.box[::-1])[::-1]):
             place = within + corner[axis]
             inside &= (place >= 0) & (place < tensor.extents[axis])
             at = at + place * steps[axis]
         box = np.where(inside, array[np.where(inside, at, 0)], 0).reshape(-1)
-        places = swizzled(first + 2 * np.arange(box.size), tensor.swizzle) // 2
+        places = swizzled(first + size * np.arange(box.size), tensor.swizzle) // size
 
         def arrive():
             self.memory[to.name][places] = box
-            full.change(0, -2 * box.size)
+            full.change(0, -size * box.size)
 
         self.hub.add(arrive, Arrival)
 
@@ -311,7 +312,7 @@ class _Block(simt._Block):
         at = at + lanes
         threads = np.broadcast_to(np.flatnonzero(live)[:, None], at.shape)
         self.copies.append((to.name, at, threads, values))
-        self.land(to.name, at, threads, np.nan)
+        self.land(to.name, at, threads, simt.poison(to.dtype))
 
     def land(self, name, at, threads, values):
         """Write what copies bring."""
@@ -418,7 +419,7 @@ class _Block(simt._Block):
                 a = self.fragment(tile, threads)
             else:
                 a = self.tile(tile, first, 64, node.by_warp and readers)
-            found = (a.astype(np.float64) @ b.astype(np.float64).T).astype(np.float32)
+            found = (a @ b.T).astype(sums.dtype)
             row, column = places(2 * each)
             own = sums[:, each * place : each * (place + 1)]
             own[...] = found[row, column] + (own if more else 0)
@@ -431,22 +432,27 @@ class _Block(simt._Block):
         return found
 
     def tile(self, tile, index, count, readers):
-        """Return (count, 16) numbers of a tile as the descriptor finds them.
+        """Return the numbers of a tile, 32 bytes deep, as the descriptor finds them.
 
         `readers`: the warps that read it themselves, if any, in order of a barrier.
         """
-        own, deep = np.arange(count)[:, None], np.arange(16)[None, :]
-        row = tile.swizzle
+        dtype, row = tile.buffer.dtype, tile.swizzle
+        size = dtype.bytes
+        own, deep = np.arange(count)[:, None], np.arange(32 // size)[None, :]
         if tile.across:
+            assert size == 2, "tensor cores turn halves alone"
             wide = row // 2
             at = own // wide * tile.leading + own % wide * 2
             at = at + deep // 8 * tile.stride + deep % 8 * row
         else:
-            at = own // 8 * tile.stride + own % 8 * row + deep * 2
-        places = swizzled(2 * (index + tile.first) + at, row) // 2
+            at = own // 8 * tile.stride + own % 8 * row + deep * size
+        places = swizzled(size * (index + tile.first) + at, row) // size
         for warp in () if readers is False else readers:
             clean = self.within[tile.buffer.name].read(
                 places, np.full_like(places, warp)
             )
             assert clean, f"a warp reads {tile.buffer.name} before a barrier"
-        return self.memory[tile.buffer.name][places].astype(np.float32)
+        found = self.memory[tile.buffer.name][places]
+        if dtype.name == "float32":  # as tf32: its last 13 bits are not read
+            found = (found.view(np.int32) & ~0x1FFF).view(np.float32)
+        return found.astype(np.float64)

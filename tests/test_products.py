@@ -11,10 +11,11 @@ import warp_products
 from corpus import compare
 from product_programs import H200, drawn, lowered, tiling
 
+from steelyard_device.cuda import tensors
 from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.building.programs import build
 from steelyard_kernels.building.record import pack, unpack
-from steelyard_kernels.dtypes import float16, float32
+from steelyard_kernels.dtypes import TENSOR, float16, float32
 from steelyard_kernels.emit import cuda_warps
 from steelyard_kernels.emit.cuda import emit
 from steelyard_kernels.errors import KernelError
@@ -103,6 +104,25 @@ def test_the_text_of_a_product_by_warps_is_the_product(columns, across, k):
         assert np.allclose(own, exact, atol=1e-9)
 
 
+def test_bulk_copies_know_what_tensor_cores_multiply():
+    """By the numbers that the driver has for types, each with its size."""
+    assert {dtype.name: dtype.bytes for dtype in TENSOR} == {
+        name: size for name, (_, size) in tensors.TYPES.items()
+    }
+
+
+@pytest.mark.parametrize("made", [programs.product, programs.linear])
+def test_a_typical_product_has_hundreds_of_candidates(made):
+    """Each with a name of its own, and every refusal with its reason."""
+    arrays, refused = drawn(made, (64, 768, 768), "float16"), list[str]()
+    ranked = strategies.rank(
+        simplify(made.program(*arrays)), H200, refuse=lambda _, why: refused.append(why)
+    )
+    assert len({schedule.label for schedule, _ in ranked}) == len(ranked) >= 300
+    assert refused
+    assert all("; " in why for why in refused)
+
+
 def test_the_kernel_of_the_seed_is_golden(golden):
     """64 x 768 x 768 with a bias: a cluster of four blocks divides the depth."""
     arrays = drawn(programs.bias_relu, (64, 768, 768), "float16", seed=0)
@@ -152,7 +172,7 @@ def test_nvrtc_takes_products_by_warps(nvrtc, target, name, shape):
     [
         (programs.by_warps(1, 48, 2), "tiles of 48 columns; choose a multiple of 32"),
         (programs.by_warps(1, 64, 2, 3), "has 3 times the rows of an instruction"),
-        (programs.by_warps(1, 256, 2, 2), "needs 320 registers a thread"),
+        (programs.by_warps(1, 256, 2, 2), "needs 352 registers a thread"),
         ((1, 40, 2), "tiles of 40 columns; choose a multiple of 16 up to 256"),
         ((5, 64, 2), "5 warpgroups; choose 1 to 4"),
         ((1, 64, 2, 3), "divides 64 columns among 3 blocks"),

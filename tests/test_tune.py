@@ -8,12 +8,11 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+import regret
 import trials
 from click.testing import CliRunner
-from regret import regrets
 from shell import steelyard
 
 from steelyard.declare.settings import Settings
@@ -474,12 +473,12 @@ def test_a_case_says_kernel_arrays_and_schedule():
 
 
 def test_the_models_choices_are_near_the_best_that_was_measured():
-    """Replayed from tunings on an H200: products, by candidates that today's model ranks.
+    """Replayed from measurements on an H200.
 
     A choice that is not in the file was not measured: make the file again with
-    `steelyard tune --json` on such a GPU.
+    `python tests/regret.py --measure FILE` on such a GPU.
     """
-    found = list(regrets(Path(__file__).with_name("tuned_h200.json")))
+    found = list(regret.regrets(regret.TABLE))
     unknown = [arrays for arrays, _, over in found if over is None]
     assert not unknown
     each = [over for *_, over in found if over is not None]
@@ -490,26 +489,19 @@ def test_the_models_choices_are_near_the_best_that_was_measured():
 
 def test_a_choice_that_was_not_measured_has_no_regret(tmp_path):
     """Nor does a slow one pass for the best."""
-    (first, *_) = json.loads(Path(__file__).with_name("tuned_h200.json").read_text())[
-        "tunings"
-    ]
+    (first, *_) = json.loads(regret.TABLE.read_text())["points"]
     path = tmp_path / "tuned.json"
-    ((_, chosen, _),) = list(regrets(_written(path, first)))
-    slow = max(first["finalists"].values()) * 2
-    for part in ("finalists", "times"):
-        first[part][chosen] = slow
-    ((_, _, over),) = list(regrets(_written(path, first)))
-    assert over == pytest.approx(slow / min(first["finalists"].values()) - 1)
-    for part in ("finalists", "times"):
-        del first[part][chosen]
-    ((_, _, over),) = list(regrets(path_of := _written(path, first)))
-    assert path_of == path
+    regret.write(path, [first])
+    ((_, chosen, _),) = list(regret.regrets(path))
+    slow = max(first["times"].values()) * 2
+    first["times"][regret.key(chosen)] = slow
+    regret.write(path, [first])
+    ((_, _, over),) = list(regret.regrets(path))
+    assert over == pytest.approx(slow / min(first["times"].values()) - 1)
+    del first["times"][regret.key(chosen)]
+    regret.write(path, [first])
+    ((_, _, over),) = list(regret.regrets(path))
     assert over is None
-
-
-def _written(path, tuning):
-    path.write_text(json.dumps({"tunings": [tuning]}))
-    return path
 
 
 def test_compile_time_goes_with_what_is_planted():

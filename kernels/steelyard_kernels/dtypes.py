@@ -115,6 +115,9 @@ HALVES: Final = (float16, bfloat16)
 STORED: Final = (float8_e4m3fn, float8_e5m2)
 """Widened to float32 before any arithmetic; results are cast to them by name."""
 
+TENSOR: Final = (*HALVES, *STORED, float32, int8, uint8)
+"""What tensor cores multiply: float32 only as tf32, which has its first 11 digits."""
+
 FOREIGN: Final = (bfloat16, *STORED)
 """Whose arrays are ml_dtypes'."""
 

@@ -15,7 +15,12 @@ ALIGNMENT: Final = 64  # of what the driver writes to
 VERSION: Final = 12000  # of CUDA, that brought the function
 # CUtensorMapDataType with bytes of an element, CUtensorMapSwizzle, and 256 bytes of
 # CUtensorMapL2promotion.
-TYPES: Final = {"float16": (6, 2), "bfloat16": (9, 2)}
+TYPES: Final = {
+    "float16": (6, 2),
+    "bfloat16": (9, 2),
+    "float32": (7, 4),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "int8", "uint8"), (0, 1)),  # bytes
+}
 SWIZZLES: Final = {32: 1, 64: 2, 128: 3}
 L2_PROMOTION: Final = 3
 

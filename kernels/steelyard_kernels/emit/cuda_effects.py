@@ -74,7 +74,9 @@ class Effects:
         ]
         number = node.args[-1]
         value = int(number.value) if isinstance(number, Const) else 0
-        self.w.do(cuda_tiles.stated(node.op, value, held))
+        kinds = {each.dtype.kind for each in node.args if isinstance(each, Buffer)}
+        letter = "r" if "int" in kinds else "f"
+        self.w.do(cuda_tiles.stated(node.op, value, held, letter))
 
     def barrier(self, node: Effect) -> None:
         """Wait for the other threads of a block, or of a warp."""

@@ -226,6 +226,7 @@ HELPERS: Final[dict[str, tuple[str, ...]]] = {
     "sin_half_turns": (SIN_HALF_TURNS,),
     **{name: (text,) for name, text in cuda_tiles.HELPERS.items()},
     **{name: (text,) for name, text in cuda_warps.HELPERS.items()},
+    "store_far": cuda_tiles.FAR,
     "store_far_one": cuda_tiles.FAR_ONE,
     "take_turn": (cuda_handing.TURN,),
     "hand_over": cuda_handing.OVER,

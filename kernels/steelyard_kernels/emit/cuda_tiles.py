@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from steelyard_kernels.dtypes import float16
+from steelyard_kernels import dtypes
 from steelyard_kernels.ir.effects import AXES
 from steelyard_kernels.ir.loops import Multiply, Tile
 
@@ -78,6 +78,20 @@ FAR_ONE: Final = tuple(
 )
 """A scalar's store in another block: a function for each type."""
 
+FAR: Final = tuple(
+    _asm(
+        f"void store_far(unsigned to, {kind} a, {kind} b, {kind} c, {kind} d, "
+        "unsigned rank, unsigned barrier)",
+        f"st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.{of} [%0], "
+        "{%1, %2, %3, %4}, [%5];",
+        '"r"(far_address(to, rank)), '
+        + "".join([f'"{letter}"({each}), ' for each in "abcd"])
+        + '"r"(far_address(barrier, rank)) ',
+    )
+    for kind, of, letter in (("float", "f32", "f"), ("int", "b32", "r"))
+)
+"""Four sums' store in another block: a function for each type."""
+
 # Above its lowest 18 bits an address has the block's rank in its cluster, which is no
 # part of a descriptor. What a thread of another block waits for is only read, so that its arrivals release
 # nothing: `cluster_arrive` is relaxed, and ordered behind `mbarrier_publish`.
@@ -122,14 +136,6 @@ HELPERS: Final = {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(far) : "r"(address), "r"(rank));
   return far;
 }""",
-    "store_far": _asm(
-        "void store_far(unsigned to, float a, float b, float c, float d, "
-        "unsigned rank, unsigned barrier)",
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], "
-        "{%1, %2, %3, %4}, [%5];",
-        '"r"(far_address(to, rank)), "f"(a), "f"(b), "f"(c), "f"(d), '
-        '"r"(far_address(barrier, rank)) ',
-    ),
     "mma_begin": _asm("void mma_begin()", "wgmma.fence.sync.aligned;"),
     "mma_commit": _asm("void mma_commit()", "wgmma.commit_group.sync.aligned;"),
 }
@@ -146,7 +152,26 @@ CALLS: Final = {"store_far": ("far_address",), "store_far_one": ("far_address",)
 """What a helper calls besides."""
 
 
-HALF: Final = 2  # bytes
+WORD: Final = 4  # bytes of a register
+
+
+HALVES_DEPTH: Final = 16
+KINDS: Final = {
+    dtypes.float16: "f16",
+    dtypes.bfloat16: "bf16",
+    dtypes.float8_e4m3fn: "e4m3",
+    dtypes.float8_e5m2: "e5m2",
+    dtypes.float32: "tf32",
+    dtypes.int8: "s8",
+    dtypes.uint8: "u8",
+}
+"""What tensor cores multiply, as PTX spells it."""
+_SUMS: Final = ("float", "f32", "f"), ("int", "s32", "r")
+FORMS: Final = {
+    spelled: (32 // dtype.bytes, *_SUMS[dtype.kind == "int"])
+    for dtype, spelled in KINDS.items()
+}
+"""By what is multiplied: an instruction's depth, and how sums are spelled."""
 
 
 def multiply(
@@ -154,13 +179,14 @@ def multiply(
 ) -> tuple[str, str, str]:
     """Return the statement of a product of tiles, and the helpers that it calls."""
     count, (left,) = int(getattr(node.sums.extent, "value", 0)), node.rows
-    kind = "f16" if left.buffer.dtype is float16 else "bf16"
+    kinds = "_".join(KINDS[tile.buffer.dtype] for tile in (left, node.columns))
+    size = left.buffer.dtype.bytes
     rows = f"{left.across:d}" if isinstance(left, Tile) else "r"
-    name = f"multiply_{2 * count}_{kind}_{rows}{node.columns.across:d}"
+    name = f"multiply_{2 * count}_{kinds}_{rows}{node.columns.across:d}"
     described = [
-        f"tile(shared_address({at}), {_form(tile):#x}ull) + {tile.first * HALF >> 4}"
+        f"tile(shared_address({at}), {_form(tile):#x}ull) + {tile.first * size >> 4}"
         if isinstance(tile, Tile)
-        else f"{at} + {tile.first // 2}"  # registers hold pairs
+        else f"{at} + {tile.first * size // WORD}"
         for at, tile in zip(tiles, (left, node.columns), strict=True)
     ]
     return f"{name}({sums}, {', '.join(described)}, {more});", name, "tile"
@@ -172,31 +198,34 @@ def _form(tile: Tile) -> int:
     return tile.leading >> 4 << 16 | tile.stride >> 4 << 32 | swizzle << 62
 
 
-def stated(op: str, number: int, sums: list[str]) -> str:
-    """Return an instruction with its number.
+def stated(op: str, number: int, sums: list[str], letter: str) -> str:
+    """Return an instruction with its number; a `letter` says what registers sums have.
 
     What waits for products names their sums, so that no use of them comes before.
     """
     ready = op != "mma_wait" or not number
-    held = ", ".join(f'"+f"({each})' for each in sums if ready)
+    held = ", ".join(f'"+{letter}"({each})' for each in sums if ready)
     instruction = f"{STATED[op]} {number};" if STATED[op] else ""
     return f'asm volatile("{instruction}" : {held} :: "memory");'
 
 
 def helper(name: str) -> str:
     """Return the device function of a product of tiles, by the name that says its form."""
-    _, columns, kind, across = name.split("_")
-    count = int(columns) // 2
+    _, columns, left, right, across = name.split("_")
+    count, (depth, ctype, of, letter) = int(columns) // 2, FORMS[left]
     sums = ", ".join(f"%{k}" for k in range(count))
-    held = ", ".join(f'"+f"(sums[{k}])' for k in range(count))
-    kept, forms = across[0] == "r", ", ".join(across.replace("r", ""))
+    held = ", ".join(f'"+{letter}"(sums[{k}])' for k in range(count))
+    kept = across[0] == "r"
+    # Signs and, of halves, which tiles lie across: integers have neither.
+    halves = across.replace("r", "") if depth == HALVES_DEPTH else ""
+    forms = "".join([f", {n}" for n in ("11" + halves) * (of == "f32")])
     parts = 4 if kept else 1  # words of the rows: in registers, or their descriptor
     rows = ", ".join(f"%{count + k}" for k in range(parts))
     given = ", ".join(f'"r"(rows[{k}])' for k in range(parts)) if kept else '"l"(rows)'
-    return f"""void {name}(float (&sums)[{count}], {"const unsigned *" if kept else "unsigned long long "}rows,
+    return f"""void {name}({ctype} (&sums)[{count}], {"const unsigned *" if kept else "unsigned long long "}rows,
     unsigned long long columns, int more) {{
   asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + parts + 1}, 0; "
-    "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} "
-    "{{{sums}}}, {f"{{{rows}}}" if kept else rows}, %{count + parts}, p, 1, 1, {forms}; }}"
+    "wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.{of}.{left}.{right} "
+    "{{{sums}}}, {f"{{{rows}}}" if kept else rows}, %{count + parts}, p{forms}; }}"
     : {held} : {given}, "l"(columns), "r"(more) : "memory");
 }}"""

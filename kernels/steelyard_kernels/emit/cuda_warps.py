@@ -1,18 +1,21 @@
 """Tensor cores by warps, as inline PTX: `ldmatrix` and `mma.sync`, from sm_80 on.
 
-PTX ISA, "Matrix fragments for mma.m16n8k16" and "ldmatrix": a lane names a row of 16
-bytes for the others and gets two neighbours of a row. Tiles lie as wgmma has them, so
-that sums and fragments of both do.
+PTX ISA, "Matrix fragments for mma.m16n8k16", of "mma.m16n8k8" and "mma.m16n8k32", and
+"ldmatrix": a lane names a row of 16 bytes for the others and gets 4 bytes of a row, which
+are as many elements as every kind of product has from a lane. Tiles lie as wgmma has
+them, so that sums and fragments of both do.
 """
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Final
 
-from steelyard_kernels.dtypes import float16
+from steelyard_kernels.emit.cuda_tiles import FORMS, KINDS
 from steelyard_kernels.ir.loops import Multiply, Tile
 
 HALF: Final = 2  # bytes
+WORD: Final = 4  # bytes of a register
 PAIR: Final = 16  # columns of two products: one ldmatrix brings both
 NAME: Final = "warps_"
 
@@ -24,11 +27,13 @@ def _matrices(name: str, how: str) -> str:
 }}"""
 
 
-def _product(kind: str) -> str:
-    return f"""void product_{kind}(float *sums, const unsigned *rows, unsigned low, unsigned high) {{
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 {{%0, %1, %2, %3}}, "
+def _product(left: str, right: str) -> str:
+    depth, ctype, of, letter = FORMS[left]
+    held = ", ".join([f'"+{letter}"(sums[{k}])' for k in range(4)])
+    return f"""void product_{left}_{right}({ctype} *sums, const unsigned *rows, unsigned low, unsigned high) {{
+  asm("mma.sync.aligned.m16n8k{depth}.row.col.{of}.{left}.{right}.{of} {{%0, %1, %2, %3}}, "
     "{{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
-    : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+    : {held}
     : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(low), "r"(high));
 }}"""
 
@@ -39,8 +44,11 @@ HELPERS: Final = {
 }""",
     "matrices": _matrices("matrices", ""),
     "matrices_across": _matrices("matrices_across", ".trans"),
-    "product_f16": _product("f16"),
-    "product_bf16": _product("bf16"),
+    **{
+        f"product_{left}_{right}": _product(left, right)
+        for left, right in product(FORMS, FORMS)
+        if FORMS[left] == FORMS[right]
+    },
     # Where a byte of a tile lies, whose rows have so many units of 16 bytes.
     "swizzled": """unsigned swizzled(unsigned at, unsigned units) {
   return at ^ (at >> 7 & (units - 1)) << 4;
@@ -51,26 +59,27 @@ HELPERS: Final = {
 def multiply(node: Multiply, sums: str, tiles: list[str], more: str) -> tuple[str, ...]:
     """Return the statement of products of tiles, and the helpers that it calls."""
     count = int(getattr(node.sums.extent, "value", 0)) // len(node.rows)
-    kind = "f16" if node.columns.buffer.dtype is float16 else "bf16"
+    kinds = "_".join(KINDS[tile.buffer.dtype] for tile in (node.rows[0], node.columns))
+    size = node.columns.buffer.dtype.bytes
     every = [tile for tile in (*node.rows, node.columns) if isinstance(tile, Tile)]
     forms = [_form(tile) for tile in every]
     left = forms[0] if len(every) > 1 else "r"
-    name = f"{NAME}{2 * count}_{kind}_{len(node.rows)}_{left}_{forms[-1]}"
+    name = f"{NAME}{2 * count}_{kinds}_{len(node.rows)}_{left}_{forms[-1]}"
     given = [
         f"shared_address({at}) + {_far(tile)}"
         if isinstance(tile, Tile)
-        else f"{at} + {tile.first // 2}"  # registers hold pairs
+        else f"{at} + {tile.first * size // WORD}"
         for at, tile in zip(tiles, (*node.rows, node.columns), strict=True)
     ]
-    inside = [tile.first * HALF - _far(tile) for tile in (every[0], every[-1])]
+    inside = [tile.first * size - _far(tile) for tile in (every[0], every[-1])]
     words = ", ".join((sums, *given, *map(str, inside), more))
     loads = {f"matrices{'_across' * tile.across}" for tile in every}
-    return f"{name}({words});", name, f"product_{kind}", "swizzled", *sorted(loads)
+    return f"{name}({words});", name, f"product_{kinds}", "swizzled", *sorted(loads)
 
 
 def _far(tile: Tile) -> int:
     """Return the bytes to where a tile begins that change none of its rows' swizzle."""
-    first = tile.first * HALF
+    first = tile.first * tile.buffer.dtype.bytes
     return first if tile.across else first - first % tile.swizzle
 
 
@@ -80,17 +89,18 @@ def _form(tile: Tile) -> str:
 
 def helper(name: str) -> str:
     """Return the device function of products of tiles, by the name that says its form."""
-    columns, kind, repeats, left, right = name.removeprefix(NAME).split("_")
+    columns, *kinds, repeats, left, right = name.removeprefix(NAME).split("_")
+    ctype = FORMS[kinds[0]][1]
     each, count = int(columns) // 2, int(repeats)
     kept = left == "r"
     rows = [f"rows_{k}" for k in range(count)]
     taken = ", ".join(f"{'const unsigned *' if kept else 'unsigned '}{x}" for x in rows)
     lines = [
-        f"void {name}(float (&sums)[{count * each}], {taken}, unsigned columns,",
+        f"void {name}({ctype} (&sums)[{count * each}], {taken}, unsigned columns,",
         "    unsigned row_inside, unsigned column_inside, int more) {",
         "  unsigned lane = threadIdx.x % 32, low = lane % 8, odd = lane / 8 % 2 * 8;",
         "  unsigned high = lane / 16 * 8;",
-        f"  if (!more) for (int k = 0; k < {count * each}; ++k) sums[k] = 0.0f;",
+        f"  if (!more) for (int k = 0; k < {count * each}; ++k) sums[k] = 0;",
     ]
     if not kept:
         lines.append("  unsigned own = threadIdx.x / 32 % 4 * 16 + odd;")
@@ -107,7 +117,7 @@ def helper(name: str) -> str:
         for k, row in enumerate(rows):
             to = k * each + first // 2
             lines += [
-                f"  product_{kind}(sums + {to + 4 * n}, {row}, b[{2 * n}], b[{2 * n + 1}]);"
+                f"  product_{'_'.join(kinds)}(sums + {to + 4 * n}, {row}, b[{2 * n}], b[{2 * n + 1}]);"
                 for n in range(2)
             ]
     return "\n".join([*lines, "}"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from steelyard_kernels.dtypes import float32, int64
+from steelyard_kernels.dtypes import float32, int32, int64
 from steelyard_kernels.ir.loops import Buffer, Tensor, Type, typed
 from steelyard_kernels.ir.operations import CUDA, is_index
 
@@ -93,11 +93,10 @@ TENSOR_COPY = EffectRule(
     ),
 )
 STORE_FAR = EffectRule(
-    "stores four float32 in another block of the cluster, where it counts their bytes: "
-    "(to, index, values, rank, mbarrier, index)",
+    "stores four float32 or int32 in another block of the cluster, where it counts their "
+    "bytes: (to, index, values, rank, mbarrier, index)",
     lambda args: (
-        _is_shared(args[0], float32)
-        and args[2] is typed(float32, 4)
+        any(_is_shared(args[0], x) and args[2] is typed(x, 4) for x in (float32, int32))
         and _is_shared(args[4], int64)
         and all(map(is_index, (args[1], args[3], args[5])))
     ),

@@ -268,9 +268,9 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A matrix of halves in shared memory, from `buffer[index + first]` on, 16 deep.
+    """A matrix in shared memory, from `buffer[index + first]` on, 32 bytes deep.
 
-    `index` and `first` are multiples of 8. A row of it has `swizzle` bytes along the reduced axis, or if `across` along the
+    `index` and `first` are multiples of 16 bytes. A row of it has `swizzle` bytes along the reduced axis, or if `across` along the
     other one: then `leading` bytes lead to the next so many columns. `stride` bytes
     lead to the next 8 rows. PTX ISA, "Asynchronous warpgroup-level matrix
     shared memory layout".
@@ -306,7 +306,7 @@ class Fragment:
 class Multiply:
     """Begin to add the products of 64 x 16 and 16 x n halves to float32 `sums`.
 
-    Done by the 128 threads of a warpgroup: each has n / 2 of the sums in registers, for
+    Or of as many bytes of other elements: the sums of integers are int32. Done by the 128 threads of a warpgroup: each has n / 2 of the sums in registers, for
     each of `rows` in turn. Where `more` is 0 the sums begin at zero. `mma_wait` waits for
     them. `by_warp`: each warp multiplies 16 of the rows by itself, and has its sums at once.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from steelyard_kernels.dtypes import ALL, HALVES, bool_, float32, int32
+from steelyard_kernels.dtypes import ALL, TENSOR, bool_, float32, int32
 from steelyard_kernels.errors import CompilerBug, Unsupported
 from steelyard_kernels.ir.effects import EFFECTS
 from steelyard_kernels.ir.loops import (
@@ -75,9 +75,9 @@ RULES = {
     "uniform": "every thread of a block reaches a barrier: no condition or bound around "
     "it depends on the thread",
     "tensor": "a tensor is a parameter",
-    "tile": "a product has n / 2 float32 sums in registers, n a multiple of 8 up to 256, "
-    "and tiles of one type of halves in shared memory, swizzled by 32, 64 or 128 bytes, "
-    "or rows in registers, 8 a thread",
+    "tile": "a product has n / 2 float32 or int32 sums in registers, n a multiple of 8 up "
+    "to 256, and tiles that tensor cores multiply in shared memory, swizzled by 32, 64 or "
+    "128 bytes and across only of halves, or rows in registers, 8 a thread",
     "dynamic": "a kernel's shared buffers end within the dynamic memory that it states, "
     "and begin there where its tiles must",
     "lane": "the lane of an extract or insert is a constant inside the vector",
@@ -368,17 +368,20 @@ def _is_tile(node: Multiply) -> bool:
     def lies(tile: Tile | Fragment) -> bool:
         if isinstance(tile, Fragment):
             return tile.buffer.space == "register" and not tile.first % 8
-        return tile.buffer.space == "shared" and tile.swizzle in {32, 64, 128}
+        lies = tile.buffer.space == "shared" and tile.swizzle in {32, 64, 128}
+        return lies and not (tile.across and dtype.bytes != 2)
 
     sums, dtype = node.sums, node.columns.buffer.dtype
     count = 2 * sums.extent.value if isinstance(sums.extent, Const) else 0
+    floats = dtype.kind == "float"
     several = len(node.rows) == 1 or node.by_warp
     return (
-        (sums.space, sums.dtype) == ("register", float32)
+        (sums.space, sums.dtype) == ("register", float32 if floats else int32)
         and count in range(8 * len(node.rows), 257 * len(node.rows), 8 * len(node.rows))
         and several
-        and dtype in HALVES
-        and all(each.buffer.dtype is dtype for each in node.rows)
+        and dtype in TENSOR
+        and all(each.buffer.dtype.bytes == dtype.bytes for each in node.rows)
+        and all(each.buffer.dtype.kind == dtype.kind for each in node.rows)
         and all(map(lies, node.rows))
         and lies(node.columns)
     )

@@ -14,13 +14,12 @@ from typing import Final
 from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.nest.product import Lowering
 from steelyard_kernels.nest.sums import Position
-from steelyard_kernels.schedule.contraction import HALF
+from steelyard_kernels.schedule.contraction import LINE
 from steelyard_kernels.schedule.parameters import Lowered
 from steelyard_kernels.schedule.product_tiling import (
     FEWER_REGISTERS,
     MORE_REGISTERS,
     ROWS,
-    STEP,
     Tiling,
 )
 from steelyard_kernels.schedule.tile import Carried
@@ -38,8 +37,10 @@ class InBulk(Lowering):
             if factor.bulk:
                 tile = (ROWS * tiling.groups, tiling.columns)[place]
                 width = tiling.chunk if place else ROWS
-                box = (width, STEP) if factor.across else (STEP, tile)
+                step = product.step
                 own, depth = (product.extents[axis] for axis in (1 + place, 3))
+                # Rows beyond all of one tile's would take their time, full of zeros.
+                box = (width, step) if factor.across else (step, min(tile, own))
                 self.describe(name, (own, depth), box)
 
     def ranked(self) -> tuple[Operand, Operand]:
@@ -114,19 +115,22 @@ class InBulk(Lowering):
     def copies(self, step: Operand, stage: Operand, at: Position) -> None:
         """Emit the copies of one step to a stage."""
         b, tiling = self.b, self.tiling
-        tall = tiling.tall
+        tall, line = tiling.tall, self.product.step
         depth = self.depth(step)
         sides = (
             (self.product.rows, "rows", at.row, tall),
             (self.product.columns, "columns", at.column, tiling.columns),
         )
         bulk = [side for side in sides if side[0].bulk]
-        size = sum(count for *_, count in bulk) * STEP * HALF
+        size = sum(
+            (count if factor.across else self.tensors[name].box[1]) * LINE
+            for factor, name, _, count in bulk
+        )
         self.barrier("expect", "full", stage, size)
         for factor, name, first, count in bulk:
             width = self.tensors[name].box[0] if factor.across else count
             for begin in range(0, count, width):
-                to = b.at("add", b.at("multiply", stage, count * STEP), begin * STEP)
+                to = b.at("add", b.at("multiply", stage, count * line), begin * line)
                 corner = b.at("add", first, begin), depth
                 self.copy(name, to, ("full", stage), corner, at.matrix)
 
@@ -157,6 +161,7 @@ class InBulk(Lowering):
             if tiling.split > 1:
                 own = b.at("multiply", self.rank, tiling.owned)
                 at = replace(at, column=b.at("add", at.column, own))
+            self.clear()
             self.stores.prepare(at)
             carried = self.ring(carried) if tiling.ring else self.stages()
             if tiling.split > 1:
@@ -174,14 +179,18 @@ class InBulk(Lowering):
             stage, parity, before = loop.carried
             b.effect("mbarrier_wait", self.memory["full"], stage, parity)
             self.step(loop.var, stage)
-            b.effect("mma_wait", self.sums, b.number(1))  # the step before has ended
-            follows = b.let("greater", loop.var, b.number(0))
-            with b.branch(b.let("bitwise_and", leads, follows)):
-                self.barrier("arrive", "empty", before)
+            self.await_products(1)  # the step before has ended
+            if self.product.promotes:  # this one has
+                with b.branch(leads):
+                    self.barrier("arrive", "empty", stage)
+            else:
+                follows = b.let("greater", loop.var, b.number(0))
+                with b.branch(b.let("bitwise_and", leads, follows)):
+                    self.barrier("arrive", "empty", before)
             loop.yields(*self.after(stage, parity), stage)
-        b.effect("mma_wait", self.sums, b.number(0))
+        self.await_products(0)
         *carried_on, last = loop.results
-        if self.tiling.blocks:
+        if self.tiling.blocks and not self.product.promotes:
             with b.branch(leads):
                 self.barrier("arrive", "empty", last)
         return tuple(carried_on)
@@ -196,6 +205,6 @@ class InBulk(Lowering):
                 b.effect("mbarrier_wait", self.memory["full"], loop.var, zero)
             self.step(loop.var, loop.var)
             if spelled == 1:
-                b.effect("mma_wait", self.sums, b.number(1))
-        b.effect("mma_wait", self.sums, b.number(0))
+                self.await_products(1)
+        self.await_products(0)
         return ()

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steelyard_kernels.dtypes import float32
-from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.nest.loads import Start
 from steelyard_kernels.nest.product import Lowering
@@ -62,8 +60,7 @@ class ByThreads(Lowering):
         own = b.at("multiply", self.rank, tiling.owned)
         at = replace(at, column=b.at("add", at.column, own))
         each = tiling.columns // 2
-        for place in range(tiling.repeats * each if tiling.cores.by_warp else 0):
-            b.store(self.sums, place, const(0, float32))
+        self.clear()
         self.stores.prepare(at)
         self.walk(starts, ahead, base)
         self.opened.close()
@@ -96,11 +93,9 @@ class ByThreads(Lowering):
                     self.bring(starts, following, b.at("add", base, free))
             b.effect("copy_commit")
             self.step(loop.var, b.at("add", base, stage))
-            if not by_warp:
-                b.effect("mma_wait", self.sums, b.number(1))  # the one before ended
+            self.await_products(1)  # the step before has ended
             loop.yields(*self.after(stage), *self.after(free))
-        if not by_warp:
-            b.effect("mma_wait", self.sums, b.number(0))
+        self.await_products(0)
 
     def bring(self, starts: list[Start], step: Operand, stage: Operand) -> None:
         """Emit a thread's copies of one step to a stage."""

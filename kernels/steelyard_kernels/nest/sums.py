@@ -146,9 +146,7 @@ class Sums:
             emitter.known[-1].update(chunk.known)
             every = emitter.every()
             for at in every:
-                emitter.know(
-                    self.product.sums.reduction, at, self._sum(sums, chunk, at)
-                )
+                emitter.know(self.product.sums.total, at, self._sum(sums, chunk, at))
             emitter.emit(self.loads, every)
             emitter.emit(self.values, every)
             for place, output in outputs:
@@ -170,7 +168,7 @@ class Sums:
         group, lane = divmod(at[j] * self.lanes, 2)
         first = self.first + 4 * (chunk.first + group) + 2 * at[i] + lane
         found = self.b.load(sums, first, self.lanes)
-        return self.b.cast(found, self.product.sums.reduction.node.dtype)
+        return self.b.cast(found, self.product.sums.total.node.dtype)
 
     def _value(self, output: Stored, at: At) -> Operand:
         return self.emitter.at(output.value, at, self.lanes)

@@ -48,6 +48,12 @@ def turned(x: Values, quarters: int) -> Values:
     return np.choose(turn, [sine, cosine, -sine, -cosine])
 
 
+def tf32(x: Values) -> Values:
+    """Return float32 without the last 13 of its bits, carried in what x is."""
+    bits = x.astype(np.float32).view(np.int32)
+    return (bits & ~0x1FFF).view(np.float32).astype(x.dtype)
+
+
 def nextafter(dtype: DType, x: Values, y: Values) -> Values:
     """Return the neighbours of numbers in a dtype, carried in float64."""
     a, b = (value.astype(dtype.numpy) for value in (x, y))

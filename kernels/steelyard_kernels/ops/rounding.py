@@ -44,6 +44,15 @@ ROUNDING: Final = (
         cuda={"float": "trunc{f}({a})"},
     ),
     Op(
+        "tf32",
+        1,
+        "Return x of float32 cut to 11 binary digits, as tensor cores multiply it.",
+        oracles.tf32,
+        gradient=(lambda xp, g, y, x: g,),
+        decompose=exact.tf32,
+        only=frozenset({float32}),
+    ),
+    Op(
         "round",
         1,
         "Return the nearest whole number, of two the even one.",

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final, TypeAlias
 
-from steelyard_kernels.dtypes import HALVES, DType, float32
-from steelyard_kernels.expression.expr import Cast, Input, Node, View
+from steelyard_kernels.dtypes import HALVES, STORED, TENSOR, DType, float32, int32
+from steelyard_kernels.expression.expr import Apply, Cast, Input, Node, View
 from steelyard_kernels.expression.indices import Index, Part, axis
 from steelyard_kernels.nest.axes import Nest, Stored, Value, names_of
 from steelyard_kernels.nest.contraction import Contraction, contraction_of
 
 HALF: Final = 2  # bytes
+LINE: Final = 128  # bytes of a row in shared memory: a step along the depth
+INSTRUCTION: Final = 32  # bytes of each row that one instruction multiplies
 UNIT: Final = 16  # bytes that every stride of a bulk copy is a multiple of
 MOST_BATCH: Final = 3  # axes, beside the two of a matrix: a tensor has up to five
 
@@ -28,13 +30,14 @@ Axes: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Factor:
-    """An array of halves that a product reads: rows along the reduced axis, or `across`.
+    """An array that a product reads: rows along the reduced axis, or `across`.
 
     Strides are in elements: `pitch` from row to row, `batch` between matrices along each
     axis of the batch (0: one for all), where so many neighbours as `shared` says have
     one; it begins `first` elements behind its array. So many of a row's `lanes` lie
-    together, from multiples of them on: 8, which are 16 bytes, 2 or 1. What is no matrix
-    is read through a `window`, whose offset and guards say where.
+    together, from multiples of them on: 16 bytes, 4 or one element. What is no matrix
+    is read through a `window`, whose offset and guards say where. One that is `turned`
+    lies across in its array, and along the reduced axis in shared memory.
     """
 
     source: Input
@@ -45,18 +48,24 @@ class Factor:
     first: int
     lanes: int
     window: Value | None = None
+    turned: bool = False
 
     @property
     def bulk(self) -> bool:
         """Whether bulk copies read it."""
-        return self.lanes * HALF == UNIT and self.window is None
+        return self.lanes * self.source.dtype.bytes == UNIT and self.window is None
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """How far apart neighbours along its own axis are, and along the reduced one."""
+        return (1, self.pitch) if self.across or self.turned else (self.pitch, 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Product:
     """A nest that is the products of rows and columns, and what is made of each sum.
 
-    `axes` are those of the batch, the rows, the columns and the reduced ones, by their
+    Rows are of `dtype`, columns of as many bytes. `axes` are those of the batch, the rows, the columns and the reduced ones, by their
     numbers among `loops`: axes of the nest that are walked as one.
     """
 
@@ -66,6 +75,31 @@ class Product:
     rows: Factor
     columns: Factor
     loops: tuple[tuple[int, ...], ...]
+
+    @property
+    def step(self) -> int:
+        """Elements of a step along the depth: a row of `LINE` bytes."""
+        return LINE // self.dtype.bytes
+
+    @property
+    def deep(self) -> int:
+        """Elements along the depth that one instruction multiplies."""
+        return INSTRUCTION // self.dtype.bytes
+
+    @property
+    def units(self) -> int:
+        """Elements of 16 bytes."""
+        return UNIT // self.dtype.bytes
+
+    @property
+    def added(self) -> DType:
+        """What tensor cores add products up in."""
+        return float32 if self.dtype.kind == "float" else int32
+
+    @property
+    def promotes(self) -> bool:
+        """Whether sums of a step are added to others apart: cores keep few bits of them."""
+        return self.dtype in STORED
 
     def names(self, loop: int) -> str:
         """Return the names of a loop's axes."""
@@ -131,13 +165,16 @@ def product_of(nest: Nest) -> Product | str:
     found = contraction_of(nest)
     if isinstance(found, str):
         return found
-    if found.reduction.node.dtype not in {float32, *HALVES}:
+    sums = found.reduction.node.dtype
+    if sums not in {float32, *HALVES} and (sums.kind, found.dtype) != ("int", int32):
         return f"adds up products of {found.dtype}"
-    a, b = (array_of(v, guarded=True) for v in (found.left, found.right))
+    a, b = (array_of(v, guarded=True, kinds=TENSOR) for v in (found.left, found.right))
     if a is None or b is None:
-        return "multiplies what is computed, not two arrays of halves"
-    if a.node.dtype is not b.node.dtype:
-        return f"multiplies {a.node.dtype} by {b.node.dtype}"
+        return f"multiplies what is computed, not two arrays of {', '.join(map(str, TENSOR))}"
+    pair = {a.node.dtype, b.node.dtype}
+    wide = max(each.bytes for each in pair)  # those of one byte go together
+    if (len(pair) > 1 < wide) or {x.kind for x in pair} != {sums.kind}:
+        return f"multiplies {a.node.dtype} by {b.node.dtype} in {sums}"
     own, depth = (found.rows, found.columns), found.depth
     batch = [(axis,) for axis in found.outer]
     if len(batch) > MOST_BATCH or not all((*own, depth)):
@@ -153,22 +190,31 @@ def product_of(nest: Nest) -> Product | str:
     return Product(found, a.node.dtype, axes, rows, columns, loops)
 
 
-def array_of(value: Value, *, guarded: bool = False) -> Value | None:
-    """Return the array of halves that a value is, widened or not; if it may, with guards."""
-    guards = set(value.guards)
+def array_of(
+    value: Value, *, guarded: bool = False, kinds: Sequence[DType] = HALVES
+) -> Value | None:
+    """Return the array that a value is, widened or not; if it may, with guards.
+
+    An array of float32 is one only as tf32.
+    """
+    guards, cut = set(value.guards), False
     while value.source is None and _keeps(value.node):
+        cut |= isinstance(value.node, Apply)
         (value,) = value.args.values()
         guards |= set(value.guards)
     whole = isinstance(value.source, Input) and not value.step
     plain = whole and guards == set(value.guards) and (guarded or not guards)
-    return value if plain and value.node.dtype in HALVES else None
+    dtype = value.node.dtype
+    return value if plain and dtype in kinds and cut >= (dtype is float32) else None
 
 
 def _keeps(node: Node) -> bool:
-    """Say whether a node has its operand's elements, halves perhaps widened."""
-    return isinstance(node, View) or (
-        isinstance(node, Cast) and node.dtype.bytes > HALF
-    )
+    """Say whether a node has its operand's elements, perhaps widened, or as tf32."""
+    if isinstance(node, Cast):
+        from_, to = node.arg.dtype, node.dtype
+        wider = from_.kind == to.kind and from_.digits <= to.digits
+        return wider and from_.bytes < to.bytes and from_.signed <= to.signed
+    return isinstance(node, View) or (isinstance(node, Apply) and node.op == "tf32")
 
 
 def factor_of(
@@ -186,35 +232,43 @@ def factor_of(
     together = max(n for _, n in walks[:2]) == 1
     if value.guards or 1 not in {a, b} or min(a, b, *rest) < 0 or not together:
         return None
-    across = b != 1
+    across, size = b != 1, value.source.dtype.bytes
+    turned = across and size != HALF  # tensor cores turn halves alone
     lengths = (b if across else a), *rest, offset.constant
-    lanes = UNIT // HALF
-    if any(length % lanes for length in lengths):
-        along = prod([nest.extents[axis] for axis in axes[not across]])
-        lanes = 1 if any(length % 2 for length in (along, *lengths)) else 2
+    along = prod([nest.extents[axis] for axis in axes[not across]])
+    lanes = 1 if turned else _lanes(size, lengths, along)
     return Factor(
         value.source,
-        across,
+        across and not turned,
         lengths[0],
         tuple(rest),
         tuple(matrices),
         offset.constant,
         lanes,
+        turned=turned,
     )
+
+
+def _lanes(size: int, lengths: Sequence[int], along: int) -> int:
+    """Return how many elements lie together, of rows that are so long; from where on."""
+    if not any(length % (UNIT // size) for length in lengths):
+        return UNIT // size
+    few = max(1, 4 // size)
+    return 1 if any(length % few for length in (along, *lengths)) else few
 
 
 def _window(nest: Nest, value: Value, own: Axes, depth: Axes) -> Factor:
     """Return how an array lies that is no matrix: with the depth's last axis, or across."""
     assert isinstance(value.source, Input)
     offset, last = value.offset, depth[-1]
-    across = offset.step(last) != 1 and offset.step(own[-1]) == 1
+    size = value.source.dtype.bytes
+    across = offset.step(last) != 1 and offset.step(own[-1]) == 1 and size == HALF
     lengths = [step for term, step in offset.terms if term != last]
     lengths += [offset.constant, nest.extents[last]]
     free = not any(last in index.axes for index, _ in value.guards)
     lanes = 1
     if offset.step(last) == 1 and free:
-        fits = (n for n in (UNIT // HALF, 2) if not any(x % n for x in lengths))
-        lanes = next(fits, 1)
+        lanes = _lanes(size, lengths, nest.extents[last])
     return Factor(value.source, across, 0, (), (), 0, lanes, value)
 
 

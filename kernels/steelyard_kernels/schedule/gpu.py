@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Final, Protocol
 
-from steelyard_kernels.dtypes import int32
+from steelyard_kernels.dtypes import STORED, DType, int32
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.ir.loops import INDEX, Type, typed
 from steelyard_kernels.schedule.cores import MMA, WGMMA, Cores
@@ -84,6 +84,10 @@ class Gpu:
     cores: tuple[Cores, ...] = (MMA,)
     clusters: bool = False  # whether blocks write in each other's shared memory
     hands: bool = True  # whether code for it hands values over from block to block
+
+    def multiplies(self, dtype: DType) -> bool:
+        """Say whether tensor cores multiply arrays of a dtype: float8 since sm_89."""
+        return dtype not in STORED or self.arch not in {"sm_80", "sm_86"}
 
     @property
     def most_shared(self) -> int:

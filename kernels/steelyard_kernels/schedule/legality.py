@@ -108,6 +108,8 @@ def tiling_for(
 
 def _tiles_problem(tiling: product_tiling.Tiling, gpu: Gpu, *, aligned: bool) -> str:
     """Say why no tiling fits, and what to choose instead; "" if some may."""
+    if not gpu.multiplies(tiling.product.dtype):
+        return f"multiplies tiles of {tiling.product.dtype}, which {gpu.arch} cannot"
     if tiling.cores not in gpu.cores:
         return (
             f"multiplies tiles by {tiling.cores.name}, which code for this target has not; "

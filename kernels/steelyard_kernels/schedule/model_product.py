@@ -12,12 +12,11 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Final
 
-from steelyard_kernels.schedule.contraction import HALF, product_of
+from steelyard_kernels.schedule.contraction import HALF, LINE, product_of
 from steelyard_kernels.schedule.gpu import WARP, Gpu
 from steelyard_kernels.schedule.model import Prediction
 from steelyard_kernels.schedule.product_tiling import (
-    DEPTH,
-    STEP,
+    REPEATS,
     Tiling,
     registers,
     tiling_of,
@@ -38,10 +37,13 @@ ENTER_RATE: Final = 66.1  # bytes a cycle into a multiprocessor
 NARROW: Final = 1.65  # times as long for rows of 64 bytes, not of 128
 L2_RATE: Final = 9897.0  # bytes a cycle out of the L2
 LATENCY: Final = 1375.0  # cycles from a copy's start to its end
-LOAD: Final = 20.0  # cycles of a thread's load and store; not fitted
+COPIED: Final = 4  # bytes that a thread copies at once, or loads and stores
+ISSUE: Final = 3.8, 2.4  # cycles of a warp's load and store, or copy
+ALONE: Final = 6.5  # that a warp waits for each load besides
 EXCHANGE_RATE: Final = 9.9  # bytes a cycle and multiprocessor, between blocks
 STORE_RATES: Final = 6.5, 50.6  # by each thread's own columns, by rows
 CORE_SHARE: Final = 0.78  # of the tensor cores' peak
+BY_WARP: Final = 0.62  # of a warpgroup's rate, where both are: not fitted
 LEAST_COLUMNS: Final = 32  # less take no fewer cycles
 OVERLAP: Final = 6.8  # the power of the mean of what goes on at a time
 MOST_HELD: Final = 8  # blocks of a multiprocessor
@@ -91,7 +93,7 @@ def _predicted(tiling: Tiling, gpu: Gpu) -> Prediction:
     return Prediction(
         (
             ("ramp", RAMP_NS + begun),
-            ("tiles", waves * (body + _loads(tiling)) / CLOCK),
+            ("tiles", waves * (body + _loads(tiling, beside * parts)) / CLOCK),
             ("exchange", waves * moved / CLOCK + EXCHANGE_NS * (tiling.cluster > 1)),
             ("stores", waves * stored / CLOCK),
         )
@@ -105,16 +107,24 @@ def _body(tiling: Tiling, gpu: Gpu, working: int, every: int) -> float:
     """
     tall, wide, steps = tiling.tall, tiling.columns, tiling.steps
     narrow = tiling.product.columns.across and wide % 64 > 0
-    brought = (tall + wide * (NARROW if narrow else 1)) * STEP * HALF
+    rows, columns = (
+        count if factor.across else min(count, extent)
+        for factor, count, extent in (
+            (tiling.product.rows, tall, tiling.product.extents[1]),
+            (tiling.product.columns, wide, tiling.product.extents[2]),
+        )
+    )
+    brought = (rows + columns * (NARROW if narrow else 1)) * LINE
     enter = steps * brought * working / ENTER_RATE
     l2_rate = L2_RATE * gpu.multiprocessors / CLUSTERS[1]
-    shared = every * steps * (tall + wide) * STEP * HALF / l2_rate
-    cycles, read = STEP // DEPTH * tiling.groups * max(wide, LEAST_COLUMNS) / 2, 0.0
+    shared = every * steps * (rows + columns) * LINE / l2_rate
+    cycles, read = REPEATS * tiling.groups * max(wide, LEAST_COLUMNS) / 2, 0.0
     if tiling.cores.by_warp:
-        each = gpu.product_rate / gpu.multiprocessors / CLOCK  # of a cycle
-        cycles = 2 * tall * wide * STEP / each
+        rate = gpu.product_rate * (1 if gpu.cores[0].by_warp else BY_WARP)
+        each = rate / gpu.multiprocessors / CLOCK  # of a cycle
+        cycles = 2 * tall * wide * (LINE // HALF) / each
         lines = tall + tiling.consumers // WARP * wide
-        read = steps * lines * STEP * HALF * working / READ_RATE
+        read = steps * lines * LINE * working / READ_RATE
     cores = steps * cycles * working / CORE_SHARE
     waits = steps * LATENCY / tiling.stages if tiling.ring else 0.0
     at_once = (enter, shared, cores, waits, read)
@@ -122,19 +132,24 @@ def _body(tiling: Tiling, gpu: Gpu, working: int, every: int) -> float:
     return mean + steps * EACH_STEP
 
 
-def _loads(tiling: Tiling) -> float:
-    """Return the cycles in which a block's threads load what no bulk copy brings."""
-    product = tiling.product
-    loaded = sum(
-        count * STEP / min(factor.lanes, 2)
-        for factor, count in (
-            (product.rows, tiling.tall),
-            (product.columns, tiling.columns),
-        )
-        if tiling.bulk and not factor.bulk
-    )
-    loads = tiling.steps * loaded / tiling.consumers * LOAD
-    return loads + LATENCY if loaded else 0.0
+def _loads(tiling: Tiling, working: int) -> float:
+    """Return the cycles in which a block's threads load what no bulk copy brings.
+
+    Beside as many others: warps issue in turn, and each waits for its own where it
+    multiplies in between.
+    """
+    product, cycles = tiling.product, 0.0
+    warps = tiling.consumers // WARP
+    for factor, count in (
+        (product.rows, tiling.tall),
+        (product.columns, tiling.columns),
+    ):
+        if not (tiling.bulk and factor.bulk):
+            copied = factor.lanes * product.dtype.bytes >= COPIED
+            loads = count * product.step / factor.lanes / WARP
+            alone = 0.0 if tiling.bulk or copied else loads / warps * ALONE
+            cycles += loads * working * ISSUE[copied] + alone
+    return tiling.steps * cycles
 
 
 def estimate_registers(nest: Nest, schedule: Schedule) -> int:

@@ -20,15 +20,20 @@ from typing import Final
 
 from steelyard_kernels.dtypes import DType, float32, int64
 from steelyard_kernels.nest.axes import Stored
-from steelyard_kernels.schedule.contraction import HALF, UNIT, Product
+from steelyard_kernels.schedule.contraction import (
+    HALF,
+    INSTRUCTION,
+    LINE,
+    UNIT,
+    Product,
+)
 from steelyard_kernels.schedule.cores import EVERY, WGMMA, Cores
 from steelyard_kernels.schedule.gpu import MAX_THREADS, Gpu, most_registers
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
 ROWS: Final = 64  # of a warpgroup, by one instruction or by one of each warp
-DEPTH: Final = 16  # of one instruction, along the reduced axis
-REPEATS: Final = 4  # instructions a step: rows of 128 bytes, the widest swizzle
-STEP: Final = DEPTH * REPEATS
+DEPTH: Final = INSTRUCTION // HALF  # of one instruction, along the reduced axis
+REPEATS: Final = LINE // INSTRUCTION  # instructions a step: the widest swizzle
 GROUP: Final = 128  # threads
 PRODUCER: Final = 32  # threads of the warp that copies
 CLUSTERS: Final = 8  # blocks of a cluster that any GPU takes
@@ -39,6 +44,7 @@ ATOM: Final = 1024  # bytes of 8 swizzled rows: where tiles begin
 # What a thread needs beside its sums; NVRTC 13 takes 26 to 48 for tiles of 32 to 256.
 OTHER_REGISTERS: Final = 40
 BY_WARP_REGISTERS: Final = 64  # of factors too; 46 to 116 where there is room
+SPARE_REGISTERS: Final = 32  # without which some of those spilled
 # Registers of threads that copy and that multiply, where two warpgroups do and one copies.
 HANDED_GROUPS: Final = 2
 FEWER_REGISTERS: Final = 40
@@ -52,7 +58,8 @@ class Tiling:
 
     `stages` steps are in shared memory at a time, `split` blocks of a cluster divide the
     depth, `blocks` stay for all tiles (0: each takes one). There are `repeats` of the
-    groups' rows, which are multiplied by columns that are read once.
+    groups' rows, which are multiplied by columns that are read once. `threads_copy`: those
+    that multiply do, whatever could be copied in bulk.
     """
 
     product: Product
@@ -63,11 +70,15 @@ class Tiling:
     blocks: int = 0
     cores: Cores = WGMMA
     repeats: int = 1
+    threads_copy: bool = False
 
     @property
     def bulk(self) -> bool:
         """Whether a thread copies in bulk what others multiply."""
-        return self.cores.bulk and not self.product.has_window
+        product = self.product
+        by_parts = product.dtype.bytes != HALF and not product.is_bulk
+        alone = self.threads_copy or product.has_window or by_parts
+        return self.cores.bulk and not alone
 
     @property
     def sliced(self) -> bool:
@@ -107,7 +118,7 @@ class Tiling:
             i: (*rows[: 1 + self.cores.by_warp], (warps, Place.WARP), grid),
             j: (*columns[: 1 + self.cores.by_warp], grid),
             k: (
-                (DEPTH, Place.MMA),
+                (self.product.deep, Place.MMA),
                 (REPEATS, Place.REGISTER),
                 (self.stages, Place.PIPELINE),
                 (self.split, Place.CLUSTER if self.bulk else Place.WARP),
@@ -133,7 +144,7 @@ class Tiling:
     @property
     def steps(self) -> int:
         """Steps along the depth that each block takes."""
-        return -(-self.product.extents[3] // (STEP * self.split))
+        return -(-self.product.extents[3] // (self.product.step * self.split))
 
     @property
     def ring(self) -> bool:
@@ -186,11 +197,14 @@ class Tiling:
     def memory(self) -> Iterator[tuple[str, DType, int, int]]:
         """Yield a block's shared arrays: name, dtype, elements, alignment in bytes."""
         parts = self.split if self.sliced else 1
-        half, stages = self.product.dtype, self.stages * parts
-        yield "rows", half, stages * self.tall * STEP, ATOM
-        yield "columns", half, stages * self.columns * STEP, ATOM
+        product, stages = self.product, self.stages * parts
+        for name, factor, count in (
+            ("rows", product.rows, self.tall),
+            ("columns", product.columns, self.columns),
+        ):
+            yield name, factor.source.dtype, stages * count * product.step, ATOM
         if self.split > 1:
-            yield "partial", float32, self.sent * parts * self.repeats, UNIT
+            yield "partial", product.added, self.sent * parts * self.repeats, UNIT
         for dtype in {
             o.value.node.dtype for o in self.product.nest.outputs if self.is_staged(o)
         }:
@@ -226,6 +240,7 @@ def tiling_of(product: Product, schedule: Schedule) -> Tiling | None:
             schedule.blocks,
             cores,
             cuts[i].at(Place.REGISTER),
+            any(place is Place.WARP for _, place in cuts[k].factors),
         )
         if tiling.schedule == schedule:
             return tiling
@@ -237,7 +252,7 @@ def problem(tiling: Tiling, gpu: Gpu) -> str:
     why = _cores_problem(tiling) or _shape_problem(tiling)
     return why or gpu.room_problem(
         tiling,
-        registers(tiling),
+        registers(tiling) + SPARE_REGISTERS * tiling.cores.by_warp,
         "fewer stages, or smaller tiles",
         "fewer warpgroups or columns",
     )
@@ -246,7 +261,7 @@ def problem(tiling: Tiling, gpu: Gpu) -> str:
 def _cores_problem(tiling: Tiling) -> str:
     """Say what of a tile the tensor cores have not."""
     cores = tiling.cores
-    unit = cores.unit
+    unit = cores.unit if tiling.product.added is float32 else 16  # of integers
     if tiling.product.columns.across:
         unit = SWIZZLED[-1] if tiling.bulk else SWIZZLED[-2]
     if tiling.columns not in COLUMNS or tiling.columns % unit:
@@ -269,7 +284,9 @@ def _shape_problem(tiling: Tiling) -> str:
     """Say what of a tile's shape does not fit the product."""
     if tiling.groups not in GROUPS:
         return f"has {tiling.groups} warpgroups; choose 1 to {GROUPS[-1]}"
-    if (tiling.split - 1) * tiling.steps * STEP >= tiling.product.extents[3]:
+    if (
+        tiling.split - 1
+    ) * tiling.steps * tiling.product.step >= tiling.product.extents[3]:
         return (
             f"leaves one of {tiling.split} that divide the depth without a step; choose "
             "a smaller number"
@@ -295,6 +312,7 @@ def _shape_problem(tiling: Tiling) -> str:
 def registers(tiling: Tiling) -> int:
     """Return about how many registers a thread needs."""
     own = tiling.owned // 2 if tiling.split > 1 else 0
+    own += tiling.repeats * tiling.columns // 2 * tiling.product.promotes
     others = BY_WARP_REGISTERS if tiling.cores.by_warp else OTHER_REGISTERS
     product = tiling.product
     for factor, count in (
@@ -302,6 +320,6 @@ def registers(tiling: Tiling) -> int:
         (product.columns, tiling.columns),
     ):
         if factor.window is not None and not factor.across:  # rows' places and guards
-            turns = count * STEP // (tiling.consumers * factor.lanes)
+            turns = count * product.step // (tiling.consumers * factor.lanes)
             others += turns * len(factor.window.guards)
     return tiling.repeats * tiling.columns // 2 + own + others

@@ -38,6 +38,12 @@ def signbit(b: Statements, x: Operand) -> Operand:
     return b.let("less", word, _like(word, 0))
 
 
+def tf32(b: Statements, x: Operand) -> Operand:
+    """Return float32 without the last 13 of its bits."""
+    word = b.let("bitcast", x)
+    return b.let("bitcast", b.let("bitwise_and", word, _like(word, ~0x1FFF)))
+
+
 def isnan(b: Statements, x: Operand) -> Operand:
     """Say whether it is no number."""
     return b.let("not_equal", x, x)

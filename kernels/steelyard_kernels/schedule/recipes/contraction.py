@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from typing import Final
 
 from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.schedule import product_tiling
 from steelyard_kernels.schedule.contraction import Product, product_of
+from steelyard_kernels.schedule.cores import Cores
 from steelyard_kernels.schedule.gpu import SYSTEM_SHARED, Gpu
 from steelyard_kernels.schedule.product_tiling import ROWS, SWIZZLED, Tiling, problem
 from steelyard_kernels.schedule.schedule import Refuse, Schedule, legal
@@ -19,9 +20,12 @@ MORE_COLUMNS: Final = (80, 112, 160, 224)  # not likely
 SLICES: Final = (1, 2, 4)  # of a block's threads
 SPLITS: Final = (1, 2, 3, 4, 6, 8)
 GROUPS: Final = (1, 2)
+MORE_GROUPS: Final = (1, 2, 3)  # of windows, which all threads load
+WIDE: Final = 128  # columns of these
 # Steps on their way at a time: each its own stage up to these, or the most that fit.
 MOST_OWN: Final = 16
 STAGES: Final = (8, 7, 6, 5, 4, 3)
+EVERY_STAGE: Final = range(2, 13)  # likely or not
 
 
 def on_gpu(
@@ -34,6 +38,8 @@ def on_gpu(
     whole = product_of(nest)
     if isinstance(whole, str) or not aligned or not gpu.cores:
         return iter(())
+    if not gpu.multiplies(whole.dtype):
+        return iter(())
     if likely:
         return iter([tiling.schedule for tiling in _likely(whole, gpu)])
     every = _grid(whole, gpu)
@@ -42,33 +48,40 @@ def on_gpu(
 
 def _grid(whole: Product, gpu: Gpu) -> Iterator[Tiling]:
     """Yield all tilings of every number of stages; blocks stay where some would wait."""
-    every = product_tiling.GROUPS, sorted((*COLUMNS, *MORE_COLUMNS))
-    for tiling in _tiles(whole, gpu, *every):
+    sizes = product_tiling.GROUPS, sorted((*COLUMNS, *MORE_COLUMNS))
+    every = [_tiles(whole, cores, *sizes) for cores in gpu.cores]
+    for tiling in chain.from_iterable(every):
         own = (tiling.steps,) if tiling.steps <= MOST_OWN else ()
-        for stages in sorted({2, *STAGES, *own}):
+        for stages in sorted({*EVERY_STAGE, *own}):
             yield replace(tiling, stages=stages)
             if tiling.split == 1 and tiling.grid > gpu.multiprocessors:
                 yield replace(tiling, stages=stages, blocks=gpu.multiprocessors)
 
 
 def _tiles(
-    whole: Product, gpu: Gpu, groups: Iterable[int], columns: Iterable[int]
+    whole: Product, cores: Cores, groups: Iterable[int], columns: Iterable[int]
 ) -> Iterator[Tiling]:
-    """Yield tilings of one stage: tiles of all sizes, divided as the GPU's cores can."""
-    (cores, *_) = gpu.cores
-    splits: Iterable[int] = SLICES if cores.by_warp else SPLITS
-    if cores.bulk and whole.has_window:
-        splits = (1,)  # warpgroups of a block gained nothing from more
-    for tall, wide, split, repeats in product(
-        groups, columns, splits, range(1, cores.repeats + 1)
+    """Yield tilings of one stage: tiles of all sizes, divided as the cores can."""
+    for tall, wide, split, repeats, threads in product(
+        groups, columns, SPLITS, range(1, cores.repeats + 1), (False, True)
     ):
-        yield Tiling(whole, tall, wide, 1, split, 0, cores, repeats)
+        tiling = Tiling(whole, tall, wide, 1, split, 0, cores, repeats, threads)
+        # Warpgroups of a block gained nothing from dividing the depth of windows.
+        few = (1,) if cores.bulk and whole.has_window else SLICES
+        alike = threads and replace(tiling, threads_copy=False).bulk is tiling.bulk
+        if not alike and (tiling.bulk or split in few):
+            yield tiling
 
 
 def _likely(whole: Product, gpu: Gpu) -> Iterator[Tiling]:
     """Yield the legal tilings: blocks that take one tile each, and blocks that stay."""
-    for tiling in _tiles(whole, gpu, GROUPS, COLUMNS):
+    groups = MORE_GROUPS if whole.has_window else GROUPS
+    for tiling in _tiles(whole, gpu.cores[0], groups, COLUMNS):
         if _too_large(tiling) or tiling.chunk == SWIZZLED[-1]:
+            continue
+        if tiling.groups not in GROUPS and tiling.columns < WIDE:
+            continue  # slower than predicted
+        if tiling.threads_copy and whole.is_bulk:
             continue
         rooms = (gpu.most_shared, gpu.shared_bytes // 2 - SYSTEM_SHARED)  # of one, two
         found = [_deepest(tiling, gpu, room) for room in rooms]
