@@ -14,6 +14,7 @@ from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.attention import attention_of
 from steelyard_kernels.schedule.attention_tiling import AttentionTiling, columns_of
+from steelyard_kernels.schedule.cores import MMA, WGMMA
 from steelyard_kernels.targets import device, parse
 
 H200 = device(parse("cuda:sm_90a"))
@@ -42,6 +43,22 @@ CASES = [
     ("unseen", (3, 2, 72, 130, 64, 64), "float16", (1, 64, 3)),
     ("by_sequence", (2, 3, 136, 72, 64, 64), "float16", (2, 32, 2)),
     ("grouped", (2, 2, 72, 136, 64, 64), "float16", (1, 64, 2)),
+    # By mma.sync, which threads copy for.
+    *[
+        (name, shape, dtype, (*numbers, 0, MMA))
+        for name, shape, dtype, numbers in (
+            ("plain", (1, 2, 128, 128, 64, 64), "float16", (1, 128, 1)),
+            ("plain", (2, 1, 100, 136, 64, 64), "bfloat16", (2, 64, 2)),
+            ("plain", (1, 1, 72, 200, 128, 128), "float16", (1, 64, 3)),
+            ("plain", (1, 1, 72, 72, 40, 96), "float16", (1, 64, 2)),
+            ("causal", (1, 2, 192, 192, 64, 64), "float16", (1, 64, 2)),
+            ("causal", (1, 1, 264, 200, 64, 64), "bfloat16", (2, 64, 3)),
+            ("padded", (3, 2, 72, 130, 64, 64), "float16", (1, 64, 3)),
+            ("biased", (2, 2, 72, 136, 64, 64), "float16", (1, 64, 2)),
+            ("by_sequence", (2, 3, 136, 72, 64, 64), "float16", (2, 64, 2)),
+            ("grouped", (2, 2, 72, 136, 64, 64), "float16", (1, 64, 2)),
+        )
+    ],
 ]
 
 
@@ -136,9 +153,10 @@ def tiling(made, arrays, numbers):
     """Return a tiling by its numbers; it need not be legal."""
     found = attention_of(nest_of(simplify(made.program(*arrays))))
     assert not isinstance(found, str), found
-    groups, keys, stages, blocks = (*numbers, 0)[:4]
+    groups, keys, stages, blocks, cores = (*numbers, *(0, WGMMA)[len(numbers) - 3 :])
+    columns = columns_of(found, cores)
     return AttentionTiling(
-        found, groups, columns_of(found), stages, blocks=blocks, keys=keys
+        found, groups, columns, stages, blocks=blocks, cores=cores, keys=keys
     )
 
 

@@ -1,10 +1,12 @@
 """What the model's choices take over the best that was found: replayed from measurements.
 
-    python tests/regret.py                     # replay tests/tuned_h200.json
-    python tests/regret.py --measure FILE [S]  # on such a GPU, in at most S seconds
+    python tests/regret.py                   # replay tests/tuned_h200.json
+    python tests/regret.py --measure FILE S  # on such a GPU, in at most S seconds
+    python tests/regret.py --measure FILE S linear 8x768:  # points with such words
 
 A file has each candidate's nanoseconds by the digest of its label. To replay, nothing is
 built or measured: the model of today chooses, and its choice was measured with others.
+What a file has of other points stays.
 """
 
 import json
@@ -140,10 +142,13 @@ def build(task):
     return str(getattr(found, "error", "") or "")
 
 
-def measure(path, seconds):
+def measure(path, seconds, words):
     """Measure all points that there is time for, and write them."""
-    began, every = time.monotonic(), list(points())
-    found = []
+    began, found = time.monotonic(), list[dict]()
+    every = [p for p in points() if not words or any(w in str(p) for w in words)]
+    if Path(path).exists():
+        found = json.loads(Path(path).read_text())["points"]
+        found = [p for p in found if (p["kernel"], tuple(p["arrays"])) not in every]
     with multiprocessing.get_context("fork").Pool() as pool:
         tasks = [
             [(point, schedule) for schedule in schedules]
@@ -235,6 +240,6 @@ def main(path=TABLE):
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--measure"]:
-        measure(sys.argv[2], float((sys.argv[3:] or ["170"])[0]))
+        measure(sys.argv[2], float(sys.argv[3]), sys.argv[4:])
     else:
         main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Attention on Hopper's tensor cores, as far as no GPU is needed."""
+"""Attention on tensor cores, as far as no GPU is needed."""
 
 import importlib
 from pathlib import Path
@@ -11,6 +11,8 @@ from attention_programs import H200, drawn, expected, lowered, softmax
 from product_programs import built_without_spills, tiled
 
 from steelyard_kernels import array as xp
+from steelyard_kernels.artifact import Artifact
+from steelyard_kernels.building.programs import build
 from steelyard_kernels.emit.cuda import emit
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.simplify import simplify
@@ -19,6 +21,7 @@ from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.attention import Attention, attention_of
+from steelyard_kernels.schedule.cores import MMA
 from steelyard_kernels.targets import device, parse
 
 TARGET = "cuda:sm_90a"
@@ -53,14 +56,16 @@ def test_a_stage_that_is_filled_too_early_is_seen(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["plain", "causal", "biased", "by_sequence"])
-def test_other_targets_attend_by_threads(name):
+def test_other_targets_attend_by_warps_or_threads(name):
     """On the CPU, and on GPUs without the instructions, by the general recipes."""
     made = getattr(programs, name)
     arrays = drawn(made, (1, 2, 9, 17, 16, 16), "float16", seed=1)
     program = simplify(made.program(*arrays))
-    for target in ("cuda:sm_80", "cuda:sm_100a", "nvptx:sm_90a"):
+    for target in ("cuda:sm_80", "cuda:sm_89", "cuda:sm_100a", "cuda:sm_120a"):
         chosen = strategies.heuristic(program, device(parse(target)))
-        assert not chosen.multiplies_tiles
+        assert "mma16.warp4" in chosen.label
+    chosen = strategies.heuristic(program, device(parse("nvptx:sm_90a")))
+    assert not chosen.multiplies_tiles
     exact, bound = expected(made, arrays)
     off = np.abs(made(*arrays).astype(np.float64) - exact)
     # All that is on the way is rounded to halves there: eight times, largest scores too.
@@ -95,9 +100,24 @@ def test_nvrtc_takes_candidates(nvrtc, name, shape):
         assert resources.tensor_core >= 8
 
 
+@pytest.mark.parametrize("target", ["cuda:sm_80", "cuda:sm_89", "cuda:sm_120a"])
+@pytest.mark.parametrize(
+    ("name", "columns"), [("plain", 64), ("causal", 128), ("biased", 80)]
+)
+def test_nvrtc_takes_attention_by_warps(nvrtc, target, name, columns):
+    """The chosen one, which spills nothing."""
+    made = getattr(programs, name)
+    arrays = drawn(made, (1, 2, 520, 520, columns, columns), "bfloat16", seed=0)
+    built = build(made.program(*arrays), target=target, levels=frozenset())
+    assert isinstance(built, Artifact), built.error
+    assert built.code.resources.tensor_core >= 8
+    assert built.code.spill_stores == 0
+
+
 @pytest.mark.parametrize(
     ("numbers", "said"),
     [
+        ((1, 96, 2, 0, MMA), "has 96 keys a step by warps; choose a multiple of 64"),
         (
             (1, 40, 2),
             "40 keys a step and 1 warpgroups; choose a multiple of 16 up to 256",

@@ -19,13 +19,8 @@ from steelyard_kernels.nest.tiles import Tiles
 from steelyard_kernels.schedule.attention_tiling import AttentionTiling, Panel
 from steelyard_kernels.schedule.contraction import HALF, UNIT
 from steelyard_kernels.schedule.parameters import Lowered
-from steelyard_kernels.schedule.product_tiling import DEPTH, ROWS
+from steelyard_kernels.schedule.product_tiling import ROWS
 from steelyard_kernels.schedule.tile import Carried
-
-
-def lower(tiling: AttentionTiling) -> Lowered:
-    """Return the loop-level kernel of attention under a tiling that fits it."""
-    return _Lowering(tiling).emit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +41,7 @@ class Panels(Tiles):
     def __init__(self, tiling: AttentionTiling) -> None:
         self.panels = tiling.panels
         super().__init__(tiling, {n: p.factor for n, p in self.panels.items()})
-        for name, panel in self.panels.items():
+        for name, panel in self.panels.items() if tiling.bulk else ():
             self.describe(name, panel.extents, panel.box)
 
     def by_roles(
@@ -116,7 +111,7 @@ class Panels(Tiles):
         )
 
 
-class _Lowering(Panels):
+class Attended(Panels):
     """Emits one block of a tiling."""
 
     def __init__(self, tiling: AttentionTiling) -> None:
@@ -314,7 +309,7 @@ class _Lowering(Panels):
         rows = b.at("multiply", self.group, queries.apart)
         columns = b.at("multiply", stage, keys.size)
         b.effect("mma_begin")
-        for k in range(0, queries.depth, DEPTH):
+        for k in range(0, queries.depth, self.product.deep):
             tiles = (
                 self.tile("queries", rows, k),
                 self.tile("keys", columns, k),
@@ -329,7 +324,7 @@ class _Lowering(Panels):
         b, values = self.b, self.panels["values"]
         columns = b.at("multiply", stage, values.size)
         b.effect("mma_begin")
-        for k in range(0, self.tiling.keys, DEPTH):
+        for k in range(0, self.tiling.keys, self.product.deep):
             kept = Fragment(self.weights, k // 2)
             added = b.number(1) if k else more
             column = self.tile("values", columns, k)

@@ -9,7 +9,7 @@ can.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,11 +19,10 @@ from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.nest.offsets import Loops
 from steelyard_kernels.nest.sums import Position
-from steelyard_kernels.schedule.contraction import HALF, UNIT, Factor
-from steelyard_kernels.schedule.product_tiling import ROWS, STEP, Tiling
+from steelyard_kernels.schedule.contraction import LINE, UNIT, Factor
+from steelyard_kernels.schedule.product_tiling import ROWS, Tiling
 
-LINE = 64  # halves of 128 bytes, in which the swizzle's units change places
-UNITS = UNIT // HALF  # halves of a unit
+LEAST_COPIED = 4  # bytes of an asynchronous copy
 MOST_LOADS = 64  # of a thread on their way at a time
 
 
@@ -32,7 +31,8 @@ class Source:
     """A factor of `count` rows or columns a tile, of which there are `extents` in all.
 
     A thread takes so many `lanes` at a time; `copied`: asynchronously. A row in shared
-    memory has `width` elements. Its own axes are those of a `loop`.
+    memory has `width` elements. Its own axes are those of a `loop`. `whole`: every step
+    is within the depth.
     """
 
     factor: Factor
@@ -43,6 +43,7 @@ class Source:
     copied: bool
     array: Buffer
     memory: Buffer
+    whole: bool
 
     @property
     def lanes(self) -> int:
@@ -73,70 +74,81 @@ class Start:
 _Turn: TypeAlias = tuple[int, int, Operand]
 
 
+def sources_of(
+    tiling: Tiling, arrays: Mapping[int, Buffer], memory: Mapping[str, Buffer]
+) -> list[Source]:
+    """Return the factors of a product that no bulk copy brings."""
+    product, bulk, found = tiling.product, tiling.bulk, list[Source]()
+    (_, i, j, _), (_, m, n, depth) = product.axes, product.extents
+    for factor, name, loop, extent, count, chunk in (
+        (product.rows, "rows", i, m, tiling.tall, ROWS),
+        (product.columns, "columns", j, n, tiling.columns, tiling.chunk),
+    ):
+        if not (bulk and factor.bulk):
+            source = Source(
+                factor,
+                loop,
+                (extent, depth),
+                count,
+                chunk if factor.across else product.step,
+                not bulk and factor.lanes * product.dtype.bytes >= LEAST_COPIED,
+                arrays[factor.source.index],
+                memory[name],
+                tiling.steps * tiling.split * product.step == depth,
+            )
+            found.append(source)
+    return found
+
+
 class Loads:
-    """Emits the loads of a block's factors that no bulk copy brings."""
+    """Emits the loads of sources by a block's threads."""
 
     def __init__(
-        self,
-        tiling: Tiling,
-        b: Builder,
-        arrays: Mapping[int, Buffer],
-        memory: Mapping[str, Buffer],
-        thread: Operand,
+        self, tiling: Tiling, b: Builder, sources: Sequence[Source], thread: Operand
     ) -> None:
         self.tiling, self.b, self.thread = tiling, b, thread
-        product, bulk = tiling.product, tiling.bulk
-        _, m, n, depth = product.extents
-        self.sources = []
-        _, i, j, _ = product.axes
-        for factor, name, loop, extent, count, chunk in (
-            (product.rows, "rows", i, m, tiling.tall, ROWS),
-            (product.columns, "columns", j, n, tiling.columns, tiling.chunk),
-        ):
-            if not (bulk and factor.bulk):
-                source = Source(
-                    factor,
-                    loop,
-                    (extent, depth),
-                    count,
-                    chunk if factor.across else STEP,
-                    not bulk and factor.lanes > 1,
-                    arrays[factor.source.index],
-                    memory[name],
-                )
-                self.sources.append(source)
+        self.line, self.size = tiling.product.step, tiling.product.dtype.bytes
+        self.sources = sources
 
     def most(self, start: Start) -> int:
         """Return how many steps' loads may be on their way at a time."""
         source = start.source
-        each = source.count * STEP // (source.lanes * self.tiling.consumers)
+        each = source.count * self.line // (source.lanes * self.tiling.consumers)
         return max(1, min(self.tiling.steps, MOST_LOADS // max(each, 1)))
 
     def starts(self, at: Position, opened: ExitStack) -> list[Start]:
         """Emit where a thread's elements of a tile begin; `opened` has what stays so."""
-        b, found = self.b, list[Start]()
+        found, rows = list[Start](), self.tiling.product.rows
         for source in self.sources:
-            factor, width = source.factor, source.width
-            element = b.at("multiply", self.thread, source.lanes)
-            row, column = b.at("div", element, width), b.at("rem", element, width)
-            own, deep = (column, row) if factor.across else (row, column)
-            first = at.row if source.factor is self.tiling.product.rows else at.column
-            own = b.at("add", first, own)
-            if factor.window is not None:
-                found.append(self._through(Start(source, own, own, deep), at, opened))
+            first = at.row if source.factor is rows else at.column
+            if source.factor.window is None:
+                found.append(self.start(source, at.matrix, first))
                 continue
-            pitch, one = (1, factor.pitch) if factor.across else (factor.pitch, 1)
-            matrix = map(partial(b.at, "div"), at.matrix, factor.shared)
-            place = b.number(factor.first)
-            walks = (
-                *zip(matrix, factor.batch, strict=True),
-                (own, pitch),
-                (deep, one),
-            )
-            for index, step in walks:
-                place = b.at("add", place, b.at("multiply", index, step))
-            found.append(Start(source, place, own, deep))
+            own, deep = self._places(source, first)
+            found.append(self._through(Start(source, own, own, deep), at, opened))
         return found
+
+    def start(self, source: Source, matrix: Sequence[Operand], first: Operand) -> Start:
+        """Emit where a thread's elements of a matrix begin, from a row or column on."""
+        b, factor = self.b, source.factor
+        own, deep = self._places(source, first)
+        at = map(partial(b.at, "div"), matrix, factor.shared)
+        place = b.number(factor.first)
+        walks = (
+            *zip(at, factor.batch, strict=True),
+            *zip((own, deep), factor.steps, strict=True),
+        )
+        for index, step in walks:
+            place = b.at("add", place, b.at("multiply", index, step))
+        return Start(source, place, own, deep)
+
+    def _places(self, source: Source, first: Operand) -> tuple[Operand, Operand]:
+        """Emit a thread's place along a source's own axes and along its depth."""
+        b = self.b
+        element = b.at("multiply", self.thread, source.lanes)
+        row, column = (b.at(x, element, source.width) for x in ("div", "rem"))
+        own, deep = (column, row) if source.factor.across else (row, column)
+        return b.at("add", first, own), deep
 
     def _through(self, start: Start, at: Position, opened: ExitStack) -> Start:
         """Emit where windows are at a thread's rows, which each step begins with."""
@@ -165,32 +177,32 @@ class Loads:
         return [
             (box, turn)
             for box in range(0, source.count, apart)
-            for turn in range(0, apart * STEP, every)
+            for turn in range(0, apart * self.line, every)
         ]
 
     def emit(self, start: Start, stage: Operand, depth: Operand) -> None:
         """Emit the loads of a stage, from a depth on, by boxes as bulk copies have."""
         b, source = self.b, start.source
-        across, step = source.factor.across, source.factor.pitch
-        begin = b.at("multiply", stage, source.count * STEP)
-        further = b.at("multiply", depth, step if across else 1)
+        begin = b.at("multiply", stage, source.count * self.line)
+        further = b.at("multiply", depth, source.factor.steps[1])
         there = replace(
             start,
             place=b.at("add", start.place, further),
             deep=b.at("add", start.deep, depth),
         )
         element = b.at("multiply", self.thread, source.lanes)
-        near: dict[int, Operand] = {}  # units lie alike in every LINE x UNITS
-        size = (source.width if across else source.count) * STEP
+        near: dict[int, Operand] = {}  # units lie alike in every 8 lines
+        alike = self.line * (LINE // UNIT)
+        size = (source.width if source.factor.across else source.count) * self.line
         every = self.tiling.consumers * source.lanes
         whole, part = list[_Turn](), list[_Turn]()
         for box, turn in self._boxes(source):
-            inner = turn % (LINE * UNITS)
+            inner = turn % alike
             if inner not in near:
                 at = b.at("add", element, inner)
                 at = self._swizzled(at, source.width)
                 near[inner] = b.at("add", at, begin)
-            to = b.at("add", near[inner], box * STEP + turn - inner)
+            to = b.at("add", near[inner], box * self.line + turn - inner)
             (part if turn + every > size else whole).append((box, turn, to))
         self._turns(there, whole)
         if part:
@@ -209,19 +221,18 @@ class Loads:
                 continue
             exist = None if some is None else b.let("greater", some, b.number(0))
             mask = exist and b.splat(exist, source.lanes)
-            aligned = source.lanes * HALF
+            aligned = source.lanes * self.size
             value = b.load(source.array, at, source.lanes, mask, aligned)
             loaded.append((to, value))
         for to, value in loaded:
-            b.store(source.memory, to, value, alignment=source.lanes * HALF)
+            b.store(source.memory, to, value, alignment=source.lanes * self.size)
 
     def _found(
         self, start: Start, turns: list[_Turn]
     ) -> Iterator[tuple[Operand, Operand | None, Operand]]:
         """Emit where turns read, how many elements there are (None: all), and their places."""
         b, source, loops = self.b, start.source, start.loops
-        factor = source.factor
-        steps = (1, factor.pitch) if factor.across else (factor.pitch, 1)
+        steps = source.factor.steps
         walked = [source.walked(box, turn) for box, turn, _ in turns]
         deeps = sorted({deep for _, deep in walked})
         with ExitStack() as opened:
@@ -255,9 +266,7 @@ class Loads:
     def _some(self, source: Source, own: Operand, deep: Operand) -> Operand | None:
         """Emit how many elements there are at a place, 0 at least; None: all."""
         b, (extent, depth) = self.b, source.extents
-        tiling = self.tiling
-        inside = not extent % source.count
-        deeper = tiling.steps * tiling.split * STEP == depth
+        inside, deeper = not extent % source.count, source.whole
         along, line = ((own, extent), (deep, depth))[
             :: 1 if source.factor.across else -1
         ]
@@ -274,10 +283,10 @@ class Loads:
 
     def _swizzled(self, element: Operand, width: int) -> Operand:
         """Emit where an element lies in its box."""
-        b = self.b
+        b, units = self.b, UNIT // self.size
         column = b.at("rem", element, width)
-        line = b.at("rem", b.at("div", element, LINE), width * HALF // UNIT)
-        unit = b.let("bitwise_xor", b.at("div", column, UNITS), line, name="i")
+        line = b.at("rem", b.at("div", element, self.line), width // units)
+        unit = b.let("bitwise_xor", b.at("div", column, units), line, name="i")
         row = b.at("subtract", element, column)
-        inside = b.at("add", row, b.at("rem", element, UNITS))
-        return b.at("add", inside, b.at("multiply", unit, UNITS))
+        inside = b.at("add", row, b.at("rem", element, units))
+        return b.at("add", inside, b.at("multiply", unit, units))

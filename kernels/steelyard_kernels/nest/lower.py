@@ -65,7 +65,9 @@ def lower_product(
 
     Raises KernelError for a schedule that does not fit.
     """
-    from steelyard_kernels.nest import attention, weighted  # few programs have one
+    from steelyard_kernels.nest import weighted  # few programs have one
+    from steelyard_kernels.nest.attention import Attended
+    from steelyard_kernels.nest.attention_threads import ByWarps
     from steelyard_kernels.nest.product_bulk import InBulk
     from steelyard_kernels.nest.product_threads import ByThreads
 
@@ -73,7 +75,7 @@ def lower_product(
     if isinstance(tiling, WeightedTiling):
         return weighted.lower(tiling)
     if isinstance(tiling, AttentionTiling):
-        return attention.lower(tiling)
+        return (Attended if tiling.bulk else ByWarps)(tiling).emit()
     return (InBulk if tiling.bulk else ByThreads)(tiling).emit()
 
 

@@ -12,17 +12,15 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final
 
-from steelyard_kernels.dtypes import float32
-from steelyard_kernels.ir.loops import Buffer, Multiply, Operand, Tile
-from steelyard_kernels.nest.loads import Loads
+from steelyard_kernels.ir.builder import const
+from steelyard_kernels.ir.loops import Buffer, Multiply, Operand
+from steelyard_kernels.nest.loads import Loads, sources_of
 from steelyard_kernels.nest.sums import Position, Sums
 from steelyard_kernels.nest.tiles import Tiles
-from steelyard_kernels.schedule.contraction import HALF, UNIT, Factor
+from steelyard_kernels.schedule.contraction import UNIT
 from steelyard_kernels.schedule.product_tiling import (
-    DEPTH,
     REPEATS,
     ROWS,
-    STEP,
     Tiling,
 )
 
@@ -38,11 +36,14 @@ class Lowering(Tiles):
         zero = self.b.number(0)
         self.rank, self.own = self.ranked() if tiling.split > 1 else (zero, self.thread)
         sums = tiling.repeats * tiling.columns // 2
-        self.sums = self.b.alloc("sums", float32, sums, "register")
+        self.sums = self.b.alloc("sums", product.added, sums, "register")
+        self.part = self.sums  # those of a step, where they are added up apart
+        if product.promotes:
+            self.part = self.b.alloc("part", product.added, sums, "register")
         threads = self.own, self.thread
         self.stores = Sums(tiling, self.emitter, self.memory, threads)
-        arrays = self.args.inputs
-        self.loads = Loads(tiling, self.b, arrays, self.memory, self.own)
+        sources = sources_of(tiling, self.args.inputs, self.memory)
+        self.loads = Loads(tiling, self.b, sources, self.own)
         self.opened = ExitStack()  # loops at which windows are read
         self.loaded = [source.factor for source in self.loads.sources]
 
@@ -54,7 +55,7 @@ class Lowering(Tiles):
         """Emit where a step of this block begins along the depth."""
         b = self.b
         own = b.at("multiply", self.rank, self.tiling.steps)
-        return b.at("multiply", b.at("add", own, step), STEP)
+        return b.at("multiply", b.at("add", own, step), self.product.step)
 
     def position(self, tile: Operand) -> Position:
         """Emit which matrix of the batch, row and column a tile begins at."""
@@ -79,33 +80,54 @@ class Lowering(Tiles):
 
     def step(self, step: Operand, stage: Operand) -> None:
         """Emit the products of one stage, for warpgroups as one group of them."""
-        b, tiling = self.b, self.tiling
-        by_warp, apart = tiling.cores.by_warp, tiling.groups * ROWS * STEP
-        rows = b.at("multiply", stage, tiling.tall * STEP)
+        b, tiling, line = self.b, self.tiling, ROWS * self.product.step
+        by_warp, apart = tiling.cores.by_warp, tiling.groups * line
+        rows = b.at("multiply", stage, tiling.repeats * apart)
         if tiling.groups > 1:
-            rows = b.at("add", rows, b.at("multiply", self.group, ROWS * STEP))
-        columns = b.at("multiply", stage, tiling.columns * STEP)
+            rows = b.at("add", rows, b.at("multiply", self.group, line))
+        columns = b.at("multiply", stage, tiling.columns * self.product.step)
+        promotes = self.product.promotes
         if not by_warp:
             b.effect("mma_begin")
         for k in range(REPEATS):
-            left = self.tile("rows", self.product.rows, rows, ROWS, k)
-            right = self.tile("columns", self.product.columns, columns, tiling.chunk, k)
+            left = self.piece("rows", self.product.rows, rows, ROWS, k)
+            right = self.piece(
+                "columns", self.product.columns, columns, tiling.chunk, k
+            )
             firsts = [left.first + each * apart for each in range(tiling.repeats)]
             lefts = tuple([replace(left, first=first) for first in firsts])
-            more = b.number(1) if k or by_warp else step
-            b.body.append(Multiply(self.sums, lefts, right, more, by_warp))
+            more = b.number(int(k > 0)) if promotes else self.goes_on(k, step)
+            b.body.append(Multiply(self.part, lefts, right, more, by_warp))
         if not by_warp:
             b.effect("mma_commit")
+        if promotes:
+            self.promote()
 
-    def tile(
-        self, name: str, factor: Factor, first: Operand, width: int, k: int
-    ) -> Tile:
-        """Emit where a factor's part of an instruction begins, and how it lies."""
-        across = factor.across
-        row = (width if across else STEP) * HALF
-        further = k * DEPTH * (width if across else 1)
-        leading = STEP * row if across else UNIT
-        return Tile(self.memory[name], first, further, row, across, leading, 8 * row)
+    def goes_on(self, k: int, step: Operand) -> Operand:
+        """Emit whether an instruction of a step adds to sums that there are."""
+        return self.b.number(1) if k or self.tiling.cores.by_warp else step
+
+    def clear(self) -> None:
+        """Emit sums of nothing, where the first step adds to them."""
+        b, product = self.b, self.product
+        if self.tiling.cores.by_warp or product.promotes:
+            zero = const(0, product.added)
+            for place in range(self.tiling.repeats * self.tiling.columns // 2):
+                b.store(self.sums, place, zero)
+
+    def promote(self) -> None:
+        """Emit adding a step's sums to those of all steps, in float32."""
+        b = self.b
+        if not self.tiling.cores.by_warp:
+            b.effect("mma_wait", self.part, b.number(0))
+        for place in range(0, self.tiling.repeats * self.tiling.columns // 2, 2):
+            both = [b.load(each, place, 2) for each in (self.sums, self.part)]
+            b.store(self.sums, place, b.let("add", *both))
+
+    def await_products(self, left: int) -> None:
+        """Emit the wait until so many steps' products are under way."""
+        if not (self.tiling.cores.by_warp or self.product.promotes):
+            self.b.effect("mma_wait", self.sums, self.b.number(left))
 
     @abstractmethod
     def send(self, rank: int, place: Operand, four: Operand) -> None:
@@ -119,7 +141,7 @@ class Lowering(Tiles):
         """Emit the exchange of partial sums; return those of the columns that are its own."""
         b, tiling = self.b, self.tiling
         count = tiling.owned // 8  # of four sums, of two rows and two columns
-        own = b.alloc("own", float32, 4 * count, "register")
+        own = b.alloc("own", self.product.added, 4 * count, "register")
         partial, apart = self.memory["partial"], 4 * tiling.consumers
         mine = b.at("multiply", self.own, 4)
         for rank in range(tiling.split):

@@ -13,12 +13,12 @@ from dataclasses import replace
 from math import prod
 
 from steelyard_kernels.ir.builder import Builder
-from steelyard_kernels.ir.loops import Operand, Tensor, Var
+from steelyard_kernels.ir.loops import Operand, Tensor, Tile, Var
 from steelyard_kernels.nest.axes import Value
 from steelyard_kernels.nest.gpu_emitter import VECTOR_BYTES, GpuEmitter
 from steelyard_kernels.nest.reduce import reduce
 from steelyard_kernels.schedule import gpu
-from steelyard_kernels.schedule.contraction import HALF, Factor
+from steelyard_kernels.schedule.contraction import HALF, LINE, UNIT, Factor
 from steelyard_kernels.schedule.gpu import WARP
 from steelyard_kernels.schedule.parameters import Lowered, Slot, arguments
 from steelyard_kernels.schedule.product_tiling import GROUP, Tiling
@@ -26,7 +26,7 @@ from steelyard_kernels.schedule.tile import Carried
 
 
 class Tiles:
-    """Emits one block of a tiling; `factors` are its arrays of halves by their names."""
+    """Emits one block of a tiling; `factors` are its arrays by their names."""
 
     emits: type[GpuEmitter] = GpuEmitter
 
@@ -61,18 +61,19 @@ class Tiles:
         """Have copies see a factor by boxes: its own extent and depth, then its batch."""
         factor, place = self.factors[name], len(self.tensors)
         own, depth = extents
+        size = factor.source.dtype.bytes
         along = (own, depth) if factor.across else (depth, own)
         every = zip(self.product.batch, factor.shared, strict=True)
         sizes = [-(-n // k) for n, k in every]
         batch = [pair for pair in zip(sizes, factor.batch, strict=True) if pair[1] > 0]
         self.tensors[name] = Tensor(
             f"{factor.source.name}.{place}",
-            self.product.dtype.name,
+            factor.source.dtype.name,
             factor.first,
             (*along, *[size for size, _ in batch]),
-            (factor.pitch * HALF, *[step * HALF for _, step in batch]),
+            (factor.pitch * size, *[step * size for _, step in batch]),
             (*box, *[1] * len(batch)),
-            box[0] * HALF,
+            box[0] * size,
         )
 
     def copy(
@@ -134,6 +135,17 @@ class Tiles:
         every = prod(tiling.tiles)
         with b.loop(self.block, every, tiling.blocks, *carried, unroll=1) as loop:
             loop.yields(*body(loop.var, loop.carried))
+
+    def piece(
+        self, name: str, factor: Factor, first: Operand, width: int, k: int
+    ) -> Tile:
+        """Emit where a step's part of an instruction begins, and how it lies."""
+        product = self.product
+        row = width * HALF if factor.across else LINE
+        further = k * product.deep * (width if factor.across else 1)
+        leading = product.step * row if factor.across else UNIT
+        memory = self.memory[name]
+        return Tile(memory, first, further, row, factor.across, leading, 8 * row)
 
     def matrix(self, index: Operand) -> tuple[Operand, ...]:
         """Emit where a matrix is along each axis of the batch."""

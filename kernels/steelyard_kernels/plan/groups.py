@@ -70,7 +70,7 @@ class Groups:
             node = cuts.nodes[number]
             self._add(Group([node], cuts.needs(node)))
         self._attended = attention_of if isinstance(device, Gpu) else attended
-        if isinstance(device, Machine) or WGMMA in device.cores:
+        if isinstance(device, Machine) or device.cores:
             for group in list(self.every):
                 self._attend(group)
         if isinstance(device, Gpu) and WGMMA in device.cores:

@@ -1,10 +1,12 @@
-"""How attention is tiled for Hopper's tensor cores.
+"""How attention is tiled for tensor cores.
 
     i:grid j:mma64.warp2.grid k:mma64.serial l:mma128.pipeline2.serial m:mma16.r4.serial
+    i:grid j:mma16.warp8.grid k:mma8.r8.serial l:mma8.r8.pipeline2.serial m:mma16.r4.serial
 
 A block takes one of the batch along i, 2 x 64 of the queries along j and all 64 columns of
 the values along k; a step takes 128 of the keys along l, 2 steps are in shared memory at a
-time. Rows of queries and keys are 4 x 16 long.
+time. Rows of queries and keys are 4 x 16 long. By mma.sync, the second schedule, each of 8
+warps has 16 queries, and a step takes 8 x 8 keys.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from typing import Final
 from steelyard_kernels.dtypes import DType, int64
 from steelyard_kernels.nest.axes import NAMES
 from steelyard_kernels.schedule.attention import Attention
-from steelyard_kernels.schedule.contraction import UNIT, Factor, Product
+from steelyard_kernels.schedule.contraction import HALF, LINE, UNIT, Factor, Product
+from steelyard_kernels.schedule.cores import EVERY, WGMMA, Cores
 from steelyard_kernels.schedule.gpu import Gpu, most_registers
 from steelyard_kernels.schedule.product_tiling import (
     ATOM,
+    BY_WARP_REGISTERS,
     DEPTH,
     GROUP,
     PRODUCER,
@@ -29,6 +33,7 @@ from steelyard_kernels.schedule.product_tiling import (
 )
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
+LINE_HALVES: Final = LINE // HALF
 KEYS: Final = range(16, 257, 16)  # of a step
 GROUPS: Final = range(1, 4)  # warpgroups of a block
 HEADS: Final = range(8, 257, 8)  # columns of queries and keys, and of values
@@ -117,14 +122,26 @@ class AttentionTiling(Tiling):
         return {self.attention.depth: self.panels["keys"].depth}
 
     @property
+    def lines(self) -> int:
+        """Rows of 128 bytes, or as many, that a query or key has in shared memory."""
+        return -(-self.attention.nest.extents[self.attention.depth] // LINE_HALVES)
+
+    @property
     def schedule(self) -> Schedule:
         """The schedule that says so."""
         batch, i, n, j = self.product.axes
-        serial = (1, Place.SERIAL)
+        serial, cores = (1, Place.SERIAL), self.cores
+        warps = self.groups * ROWS // cores.rows
+        columns, keys = (
+            ((cores.columns, Place.MMA), (n // cores.columns, Place.REGISTER))
+            if cores.by_warp
+            else ((n, Place.MMA),)
+            for n in (self.columns, self.keys)
+        )
         factors: dict[int, tuple[tuple[int, Place], ...]] = {
-            i: ((ROWS, Place.MMA), (self.groups, Place.WARP), (1, Place.GRID)),
-            n: ((self.columns, Place.MMA), serial),
-            j: ((self.keys, Place.MMA), (self.stages, Place.PIPELINE), serial),
+            i: ((cores.rows, Place.MMA), (warps, Place.WARP), (1, Place.GRID)),
+            n: (*columns, serial),
+            j: (*keys, (self.stages, Place.PIPELINE), serial),
             **dict.fromkeys(batch, ((1, Place.GRID),)),
         }
         for depth, deep in self.depths.items():
@@ -153,13 +170,13 @@ class AttentionTiling(Tiling):
     @property
     def hands_over(self) -> bool:
         """Whether the threads that copy leave registers to those that multiply."""
-        return self.ring and self.groups in HANDED
+        return self.bulk and self.ring and self.groups in HANDED
 
     @property
     def threads(self) -> int:
         """Threads of a block: none that only copy where all is copied at once."""
         copying = GROUP if self.hands_over else PRODUCER
-        return self.consumers + (copying if self.ring else 0)
+        return self.consumers + (copying if self.bulk and self.ring else 0)
 
     @property
     def most_registers(self) -> int:
@@ -175,12 +192,16 @@ class AttentionTiling(Tiling):
     def memory(self) -> Iterator[tuple[str, DType, int, int]]:
         """Yield a block's shared arrays: name, dtype, elements, alignment in bytes."""
         for name, panel in self.panels.items():
-            held = 1 if name == "queries" else self.stages
-            yield name, self.product.dtype, held * panel.size, ATOM
+            held, size = 1 if name == "queries" else self.stages, panel.size
+            if not self.bulk and name != "values":
+                size = panel.own * self.lines * LINE_HALVES
+            yield name, self.product.dtype, held * size, ATOM
         for dtype in {
             o.value.node.dtype for o in self.product.nest.outputs if self.is_staged(o)
         }:
             yield f"staged_{dtype.name}", dtype, self.groups * ROWS * self.pitch, UNIT
+        if not self.bulk:
+            return
         yield "asked", int64, 1, 8
         yield "answered", int64, 1, 8
         for name in ("keys", "values"):
@@ -196,21 +217,25 @@ def tiling_of(
     i, n, j = (NAMES[axis] for axis in whole.axes[1:])
     if not {i, n, j} <= cuts.keys():
         return None
-    tiling = kind(
-        whole,
-        cuts[i].at(Place.WARP),
-        cuts[n].at(Place.MMA),
-        cuts[j].at(Place.PIPELINE),
-        blocks=schedule.blocks,
-        keys=cuts[j].at(Place.MMA),
-    )
-    fits = tiling.columns == columns_of(whole) and tiling.schedule == schedule
-    return tiling if fits else None
+    for cores in EVERY if kind is AttentionTiling else (WGMMA,):
+        tiling = kind(
+            whole,
+            cuts[i].at(Place.WARP) * cores.rows // ROWS,
+            columns_of(whole, cores),
+            cuts[j].at(Place.PIPELINE),
+            blocks=schedule.blocks,
+            cores=cores,
+            keys=cuts[j].at(Place.MMA) * cuts[j].at(Place.REGISTER),
+        )
+        if tiling.schedule == schedule:
+            return tiling
+    return None
 
 
-def columns_of(whole: Product) -> int:
+def columns_of(whole: Product, cores: Cores = WGMMA) -> int:
     """Return how many columns a tile of values has."""
-    return -(-whole.extents[2] // DEPTH) * DEPTH
+    unit = 2 * DEPTH if cores.by_warp else DEPTH
+    return -(-whole.extents[2] // unit) * unit
 
 
 def problem(tiling: AttentionTiling, gpu: Gpu) -> str:
@@ -223,10 +248,13 @@ def problem(tiling: AttentionTiling, gpu: Gpu) -> str:
     if tiling.keys not in KEYS or tiling.groups not in GROUPS:
         wanted = f"a multiple of {KEYS.step} up to {KEYS[-1]}, and 1 to {GROUPS[-1]}"
         return f"has {tiling.keys} keys a step and {tiling.groups} warpgroups; choose {wanted}"
-    if tiling.keys - KEYS.step >= keys:
+    if tiling.keys - (LINE_HALVES if tiling.cores.by_warp else KEYS.step) >= keys:
         return f"has steps of {tiling.keys} of {keys} keys; choose fewer"
     if tiling.blocks and (tiling.groups == 1 or tiling.attention.ahead is not None):
         return "has blocks that stay; choose none, 2 or 3 warpgroups and no causal mask"
+    if tiling.cores.by_warp and (tiling.keys % LINE_HALVES or tiling.blocks):
+        wanted = f"a multiple of {LINE_HALVES}, and no blocks that stay"
+        return f"has {tiling.keys} keys a step by warps; choose {wanted}"
     least = min(2, tiling.steps)  # a step's values are awaited before others are read
     if not least <= tiling.stages <= tiling.steps:
         return f"has {tiling.stages} stages; choose {least} to {tiling.steps}"
@@ -239,4 +267,5 @@ def problem(tiling: AttentionTiling, gpu: Gpu) -> str:
 
 def registers(tiling: AttentionTiling) -> int:
     """Return about how many registers a thread needs: sums, scores, weights and others."""
-    return (tiling.columns + tiling.keys) // 2 + tiling.keys // 4 + OTHER_REGISTERS
+    others = BY_WARP_REGISTERS if tiling.cores.by_warp else OTHER_REGISTERS
+    return (tiling.columns + tiling.keys) // 2 + tiling.keys // 4 + others

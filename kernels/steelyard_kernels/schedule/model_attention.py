@@ -62,9 +62,12 @@ def _predicted(tiling: AttentionTiling, gpu: Gpu) -> Prediction:
     blocks = prod(tiling.tiles)
     beside = min(held, -(-blocks // gpu.multiprocessors)) * tiling.groups
     deep = tiling.panels["keys"].depth + tiling.columns
-    cores = ROWS * tiling.keys * deep * 2 / CORE_RATE
+    share = 1.0  # of what an H200's warpgroups multiply
+    if tiling.cores.by_warp:
+        share = gpu.product_rate / gpu.multiprocessors / CLOCK / CORE_PEAK
+    cores = ROWS * tiling.keys * deep * 2 / (share * CORE_RATE)
     scores = ROWS * tiling.keys * SCORE
-    alone = EACH_STEP + ROWS * tiling.keys * deep * 2 / CORE_PEAK
+    alone = EACH_STEP + ROWS * tiling.keys * deep * 2 / (share * CORE_PEAK)
     at_once = (beside * cores, beside * scores, alone)
     step = sum(x**OVERLAP for x in at_once) ** (1 / OVERLAP)
     steps, longest = _steps(tiling)

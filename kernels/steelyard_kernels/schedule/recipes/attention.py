@@ -16,7 +16,6 @@ from steelyard_kernels.schedule.attention_tiling import (
     columns_of,
     problem,
 )
-from steelyard_kernels.schedule.cores import WGMMA
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.product_tiling import ROWS
 from steelyard_kernels.schedule.schedule import Refuse, Schedule, legal
@@ -37,15 +36,17 @@ def on_gpu(
 
 def _tilings(nest: Nest, gpu: Gpu, *, aligned: bool) -> Iterator[AttentionTiling]:
     """Yield tilings: with a stage for each step, and with some stages."""
-    if not aligned or WGMMA not in gpu.cores:
+    if not aligned or not gpu.cores:
         return
+    (cores, *_) = gpu.cores
     whole = attention_of(nest)
     if isinstance(whole, str):
         return
     _, m, _, n = whole.extents
-    columns = columns_of(whole)
+    columns = columns_of(whole, cores)
     least = min(KEYS[0], -(-n // 16) * 16)
-    for groups, keys in product(GROUPS, sorted({least, *KEYS})):
+    several_keys = (64, 128) if cores.by_warp else sorted({least, *KEYS})
+    for groups, keys in product(GROUPS, several_keys):
         if groups > 1 and m <= ROWS * (groups - 1):
             continue
         steps = -(-n // keys)
@@ -53,7 +54,11 @@ def _tilings(nest: Nest, gpu: Gpu, *, aligned: bool) -> Iterator[AttentionTiling
         several = {*every, *[s for s in STAGES if s < steps]}
         # Waits of one warpgroup are hidden by others: alone, it has the most stages first.
         for stages in sorted(several, reverse=groups == 1):
-            tiling = AttentionTiling(whole, groups, columns, stages, keys=keys)
+            tiling = AttentionTiling(
+                whole, groups, columns, stages, cores=cores, keys=keys
+            )
             yield tiling
+            if cores.by_warp:
+                continue
             if prod(tiling.tiles) > gpu.multiprocessors and keys <= MOST_STAYING:
                 yield replace(tiling, blocks=gpu.multiprocessors)
