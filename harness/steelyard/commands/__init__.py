@@ -240,12 +240,17 @@ def _report(error: Exception) -> int:
 
 def _commands() -> dict[str, str]:
     """Return all commands by name: where each is, as ``module:attribute``."""
-    own = {
+    return dict(sorted((_entry_points() | dict(SISTERS) | _own()).items()))
+
+
+@functools.cache
+def _own() -> dict[str, str]:
+    """Look into this folder, once: 1 ms."""
+    return {
         module.name.strip("_"): f"{__name__}.{module.name}:command"
         for module in pkgutil.iter_modules(__path__)
         if not module.name.startswith("_")
     }
-    return dict(sorted((_entry_points() | dict(SISTERS) | own).items()))
 
 
 @functools.cache
