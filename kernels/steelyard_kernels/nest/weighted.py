@@ -14,7 +14,7 @@ from typing import Final
 from steelyard_kernels.dtypes import HALVES, DType, bool_, float32
 from steelyard_kernels.expression.expr import Apply, Cast
 from steelyard_kernels.ir.builder import const
-from steelyard_kernels.ir.loops import Buffer, Fragment, Multiply, Operand
+from steelyard_kernels.ir.loops import Buffer, Const, Fragment, Multiply, Operand
 from steelyard_kernels.nest.attention import Panels
 from steelyard_kernels.nest.axes import Value
 from steelyard_kernels.nest.gpu_emitter import GpuEmitter
@@ -22,6 +22,7 @@ from steelyard_kernels.nest.offsets import At
 from steelyard_kernels.nest.softmax import LOG2_E
 from steelyard_kernels.nest.sums import APART, Position, Sums
 from steelyard_kernels.nest.sums import ROWS as OF_WARP
+from steelyard_kernels.nest.weighing import times as times_of
 from steelyard_kernels.schedule.attention_tiling import Panel
 from steelyard_kernels.schedule.contraction import HALF
 from steelyard_kernels.schedule.gpu import WARP
@@ -47,14 +48,52 @@ class _Weights(GpuEmitter):
             return super()._value(value, at)
         args = list(value.args.values())
         if isinstance(node, Apply) and node.op == "exp":
-            times = const(LOG2_E, float32, lanes)
-            power = self.b.let("multiply", self.at(args[0], at, lanes), times)
-            return self.b.let("exp2_approx", power)
+            return self.b.let("exp2_approx", self._power(args[0], at, lanes))
+        if isinstance(node, Apply) and node.op == "divide":
+            x, y = [value.args[arg.number] for arg in node.args]
+            if y.axes < x.axes:
+                one = const(1, float32, self.lanes(y.axes))
+                inverse = self._once("divide", one, (y, at))
+                inverse = self.b.splat(inverse, lanes)
+                return self.b.let("multiply", self.at(x, at, lanes), inverse)
         if isinstance(node, Cast) and _rounds(args[0]):
             (wide,) = args[0].args.values()
             if wide.node.dtype is float32:
                 return self.at(wide, at, lanes)
         return super()._value(value, at)
+
+    def _power(self, value: Value, at: At, lanes: int) -> Operand:
+        """Emit the power of two that a power of e is: of a difference, by one rounding."""
+        b, log2_e = self.b, const(LOG2_E, float32, lanes)
+        args = [value.args[arg.number] for arg in getattr(value.node, "args", ())]
+        if (
+            getattr(value.node, "op", "") != "subtract"
+            or not args[1].axes < args[0].axes
+        ):
+            return b.let("multiply", self.at(value, at, lanes), log2_e)
+        x, y = args
+        times = const(-LOG2_E, float32, self.lanes(y.axes))
+        level = self._once("multiply", times, (y, at))
+        while getattr(x.node, "op", "") == "where":
+            seen, inside, _ = [
+                x.args[arg.number] for arg in getattr(x.node, "args", ())
+            ]
+            if not isinstance(self.found(self.key(seen, at)), Const):
+                break
+            x = inside
+        scaled = times_of(x)
+        if scaled is not None and scaled[0].node.dtype is float32:
+            x, log2_e = scaled[0], const(scaled[1] * LOG2_E, float32, lanes)
+        return b.let("fma", self.at(x, at, lanes), log2_e, b.splat(level, lanes))
+
+    def _once(self, op: str, left: Operand, right: tuple[Value, At]) -> Operand:
+        """Emit an operation for all places that one value is of."""
+        key = (op, self.key(*right))
+        found = self.found(key)
+        if found is None:
+            value = self.at(*right, left.type.lanes)
+            found = self.known[-1][key] = self.b.let(op, left, value)
+        return found
 
 
 def _rounds(value: Value) -> bool:

@@ -272,6 +272,8 @@ class Groups:
     def _share(self, one: Group, other: Group) -> None:
         """Join two launches of a common reduction unless both are too much for a kernel."""
         values = [*one.values, *other.values]
+        if one.again or other.again:
+            return
         if self.fits(values, is_one) or self.fits(values, is_kernel):
             self._join(one, other)
 
