@@ -53,6 +53,10 @@ def made_of(which, mask):
     """Return a kernel of the cotangents of queries, or of keys and values, or of values."""
 
     def back(q, k, v, g, log, own):  # noqa: PLR0917 - as backward passes have
+        if which == "rows":
+            s = scores(q, k, mask)
+            most = xp.max(s, axis=-1, keepdims=True)
+            return most, xp.sum(xp.exp(s - most), axis=-1, keepdims=True)
         p, ds = pulled((q, k, v, g, log, own), mask)
         if which == "queries":
             return xp.matmul(ds, k)
@@ -90,8 +94,11 @@ def t(x):
     return x.swapaxes(-1, -2)
 
 
-def expected(arrays, mask, dtype):
-    """Return cotangents of queries, keys and values, and bounds of their errors."""
+def expected(arrays, mask, dtype, *, own_rows=False):
+    """Return cotangents of queries, keys and values, and bounds of their errors.
+
+    `own_rows`: kernels add up each row's weights and mean themselves.
+    """
     q, k, v, g, log, own = (x.astype("float64") for x in arrays)
     s, d = q @ t(k) * SCALE, g @ t(v)
     p = np.exp(np.where(seen(*s.shape[-2:], mask), s - log, -np.inf))
@@ -100,6 +107,11 @@ def expected(arrays, mask, dtype):
     off_s = SCALE * SUM * q.shape[-1] * (sizes[0] @ t(sizes[1])) + 2 * STEP * np.abs(s)
     power = off_s + STEP * (3 * np.abs(s - log) + np.abs(log)) + POWER
     off_d = SUM * v.shape[-1] * (sizes[3] @ t(sizes[2])) + STEP * np.abs(d - own)
+    if own_rows:
+        added = STEP * s.shape[-1]
+        power += (p * power).sum(-1, keepdims=True) + added + 2 * STEP
+        each = p * (off_d + np.abs(d) * (power + added + 2 * STEP))
+        off_d += each.sum(-1, keepdims=True)
     unit = UNIT[dtype]
     off_p = p * (power + unit) + SMALLEST[dtype]
     off_ds = SCALE * p * (off_d + np.abs(d - own) * (power + 3 * STEP))
@@ -165,7 +177,7 @@ def test_simulated_blocks_agree_with_float64(which, mask, shape, dtype, numbers)
 
 @pytest.mark.parametrize("mask", ["none", "causal"])
 def test_a_gradient_passes_no_matrix_of_weights_through_memory(mask):
-    """But scores and their cotangents, of which each row's sums are made; all simulated."""
+    """Three kernels: of rows, of queries, and of keys and values; all simulated."""
 
     def attend(q, k, v):
         s = xp.matmul(q, k.mT).astype("float32") * SCALE
@@ -182,8 +194,8 @@ def test_a_gradient_passes_no_matrix_of_weights_through_memory(mask):
     arrays = drawn((1, 2, 128, 128, 64, 64), "float16", mask)
     program = simplify(back.program(*arrays[:4]))
     plan = partition(program, H200)
-    assert [each.reason.split()[0] for each in plan.launches[-2:]] == ["weighted"] * 2
-    assert len(plan.launches) == 5
+    assert len(plan.launches) == 3
+    assert all(each.nbytes == 4 * 2 * 128 for each in plan.buffers)
     homes = dict(zip("qkvg", arrays, strict=False))
     for launch in plan.launches:
         low = strategies.lower(
@@ -196,17 +208,10 @@ def test_a_gradient_passes_no_matrix_of_weights_through_memory(mask):
             home: out[name] for home, name in zip(launch.writes, named, strict=True)
         }
     out = {name: homes[name] for name in ("out0", "out1", "out2")}
-    every = expected(arrays, mask, "float16")
-    # Rows are made of scores and cotangents that were rounded to halves in memory.
-    q, k = (np.abs(x.astype("float64")) for x in arrays[:2])
-    coarse = UNIT["float16"] * SCALE * float((q @ t(k)).max())
-    held(
-        out,
-        [(exact, bound + 4 * coarse * np.abs(exact).max()) for exact, bound in every],
-    )
+    held(out, expected(arrays, mask, "float16", own_rows=True))
 
 
-@pytest.mark.parametrize("which", ["queries", "keys"])
+@pytest.mark.parametrize("which", ["rows", "queries", "keys"])
 @pytest.mark.parametrize("columns", [64, 128])
 def test_nvrtc_takes_candidates(nvrtc, which, columns):
     """Those of the most registers, none of which spills."""
@@ -216,7 +221,7 @@ def test_nvrtc_takes_candidates(nvrtc, which, columns):
     assert len(every) >= 8
     most = sorted(every, key=lambda s: strategies.estimated_registers(program, s))
     for resources in built_without_spills(program, most[-4:]):
-        assert resources.tensor_core >= 12
+        assert resources.tensor_core >= 8
 
 
 @pytest.mark.parametrize(

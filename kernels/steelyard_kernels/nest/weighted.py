@@ -6,29 +6,30 @@ weights in the registers that they were summed in, which is where sums read thei
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from steelyard_kernels.dtypes import HALVES, DType, bool_, float32
-from steelyard_kernels.expression.expr import Apply, Cast
+from steelyard_kernels.dtypes import DType, bool_, float32
+from steelyard_kernels.expression.expr import Reduce
 from steelyard_kernels.ir.builder import const
-from steelyard_kernels.ir.loops import Buffer, Const, Fragment, Multiply, Operand
+from steelyard_kernels.ir.loops import Buffer, Fragment, Multiply, Operand
+from steelyard_kernels.monoids import MONOIDS, Monoid
 from steelyard_kernels.nest.attention import Panels
 from steelyard_kernels.nest.axes import Value
-from steelyard_kernels.nest.gpu_emitter import GpuEmitter
-from steelyard_kernels.nest.offsets import At
-from steelyard_kernels.nest.softmax import LOG2_E
+from steelyard_kernels.nest.contraction import reached
+from steelyard_kernels.nest.softmax import SHARED
 from steelyard_kernels.nest.sums import APART, Position, Sums
 from steelyard_kernels.nest.sums import ROWS as OF_WARP
-from steelyard_kernels.nest.weighing import times as times_of
+from steelyard_kernels.nest.weights import Weights
 from steelyard_kernels.schedule.attention_tiling import Panel
 from steelyard_kernels.schedule.contraction import HALF
 from steelyard_kernels.schedule.gpu import WARP
 from steelyard_kernels.schedule.parameters import Lowered
 from steelyard_kernels.schedule.product_tiling import DEPTH, ROWS
 from steelyard_kernels.schedule.tile import Carried
+from steelyard_kernels.schedule.weighted import Pass
 from steelyard_kernels.schedule.weighted_tiling import WeightedTiling
 
 TOGETHER: Final = 4  # groups of 8 keys whose weights are computed together
@@ -37,68 +38,6 @@ TOGETHER: Final = 4  # groups of 8 keys whose weights are computed together
 def lower(tiling: WeightedTiling) -> Lowered:
     """Return the loop-level kernel of weighted sums under a tiling that fits them."""
     return _Lowering(tiling).emit()
-
-
-class _Weights(GpuEmitter):
-    """Emits weights, which are rounded to halves: with errors far below that."""
-
-    def _value(self, value: Value, at: At) -> Operand:
-        node, lanes = value.node, self.lanes(value.axes)
-        if node.dtype is not float32 or value.source is not None or value.guards:
-            return super()._value(value, at)
-        args = list(value.args.values())
-        if isinstance(node, Apply) and node.op == "exp":
-            return self.b.let("exp2_approx", self._power(args[0], at, lanes))
-        if isinstance(node, Apply) and node.op == "divide":
-            x, y = [value.args[arg.number] for arg in node.args]
-            if y.axes < x.axes:
-                one = const(1, float32, self.lanes(y.axes))
-                inverse = self._once("divide", one, (y, at))
-                inverse = self.b.splat(inverse, lanes)
-                return self.b.let("multiply", self.at(x, at, lanes), inverse)
-        if isinstance(node, Cast) and _rounds(args[0]):
-            (wide,) = args[0].args.values()
-            if wide.node.dtype is float32:
-                return self.at(wide, at, lanes)
-        return super()._value(value, at)
-
-    def _power(self, value: Value, at: At, lanes: int) -> Operand:
-        """Emit the power of two that a power of e is: of a difference, by one rounding."""
-        b, log2_e = self.b, const(LOG2_E, float32, lanes)
-        args = [value.args[arg.number] for arg in getattr(value.node, "args", ())]
-        if (
-            getattr(value.node, "op", "") != "subtract"
-            or not args[1].axes < args[0].axes
-        ):
-            return b.let("multiply", self.at(value, at, lanes), log2_e)
-        x, y = args
-        times = const(-LOG2_E, float32, self.lanes(y.axes))
-        level = self._once("multiply", times, (y, at))
-        while getattr(x.node, "op", "") == "where":
-            seen, inside, _ = [
-                x.args[arg.number] for arg in getattr(x.node, "args", ())
-            ]
-            if not isinstance(self.found(self.key(seen, at)), Const):
-                break
-            x = inside
-        scaled = times_of(x)
-        if scaled is not None and scaled[0].node.dtype is float32:
-            x, log2_e = scaled[0], const(scaled[1] * LOG2_E, float32, lanes)
-        return b.let("fma", self.at(x, at, lanes), log2_e, b.splat(level, lanes))
-
-    def _once(self, op: str, left: Operand, right: tuple[Value, At]) -> Operand:
-        """Emit an operation for all places that one value is of."""
-        key = (op, self.key(*right))
-        found = self.found(key)
-        if found is None:
-            value = self.at(*right, left.type.lanes)
-            found = self.known[-1][key] = self.b.let(op, left, value)
-        return found
-
-
-def _rounds(value: Value) -> bool:
-    plain = value.source is None and not value.guards
-    return plain and isinstance(value.node, Cast) and value.node.dtype in HALVES
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +57,7 @@ class _Steps:
 class _Lowering(Panels):
     """Emits one block of a tiling."""
 
-    emits = _Weights
+    emits = Weights
     tiling: WeightedTiling
 
     def __init__(self, tiling: WeightedTiling) -> None:
@@ -155,7 +94,8 @@ class _Lowering(Panels):
         b.effect("barrier")
         self.steps = self.located(self.block)
         self.by_roles(self.consume, self.produce)
-        behind = [value for each in whole.every for value in each.sums.behind]
+        outputs = whole.every or (whole,)
+        behind = [value for each in outputs for value in each.sums.behind]
         return self.lowered([*behind, *whole.between], ())
 
     def located(self, number: Operand) -> _Steps:
@@ -198,16 +138,22 @@ class _Lowering(Panels):
         for name in tiling.rows:
             self.load(name, zero, "asked", (steps.at.row, zero), steps.at.matrix)
         # Of a barrier that nobody arrived at, the phase before the first one is over.
-        carried = zero, b.number(1)
-        with b.loop(steps.first, steps.end, 1, *carried, unroll=1) as loop:
-            stage, parity = loop.carried
-            b.effect("mbarrier_wait", self.memory["empty"], stage, parity)
-            self.barrier("expect", "full", stage, bytes_of(tiling.streams))
-            key = b.at("multiply", loop.var, tiling.keys)
-            for name in tiling.streams:
-                corner = (key, zero) if name in tiling.keys_of else (zero, key)
-                self.load(name, stage, "full", corner, steps.at.matrix)
-            loop.yields(*self.after(stage, parity))
+        carried: Carried = zero, b.number(1)
+        for each in self.weighted.passes:
+            names = [f"keys_{k}" for k in each.scores]
+            if not each.totals:
+                names = list(tiling.streams)
+            panels = {name: tiling.streams[name] for name in names}
+            with b.loop(steps.first, steps.end, 1, *carried, unroll=1) as loop:
+                stage, parity = loop.carried
+                b.effect("mbarrier_wait", self.memory["empty"], stage, parity)
+                self.barrier("expect", "full", stage, bytes_of(panels))
+                key = b.at("multiply", loop.var, tiling.keys)
+                for name in names:
+                    corner = (key, zero) if name in tiling.keys_of else (zero, key)
+                    self.load(name, stage, "full", corner, steps.at.matrix)
+                loop.yields(*self.after(stage, parity))
+            carried = loop.results
 
     def consume(self) -> None:
         """Emit all steps of a block, and what follows from its sums."""
@@ -221,31 +167,86 @@ class _Lowering(Panels):
             b.store(sums, k, const(0, float32, 2))
         self.arrived("asked", zero, zero)
         carried: Carried = zero, zero
-        upward = self.weighted.seen is not None and self.weighted.upward
-        cut = self.weighted.extents[3] % tiling.keys > 0
-        if self.weighted.seen is not None and not upward:
-            carried = self.walk(steps.first, steps.free, carried, masked=True)
-        carried = self.walk(steps.free, steps.edge, carried, masked=False)
-        if upward or cut:
-            self.walk(steps.edge, steps.end, carried, masked=True)
+        for each in self.weighted.passes:
+            carried = self.walks(each, carried)
         for store, sums in zip(self.stores, self.sums, strict=True):
             store.emit(sums)
+        if self.weighted.totals:
+            self.store()
+
+    def walks(self, now: Pass, carried: Carried) -> Carried:
+        """Emit all steps of a walk along the keys, and the totals that it is for."""
+        steps, whole = self.steps, self.weighted
+        self.now, self.taken = now, []
+        self.know(now.values, {})
+        for total in now.totals:
+            buffer = self.b.alloc(f"total_{total.number}", float32, 4, "register")
+            for half in (0, 2):
+                self.b.store(buffer, half, const(monoid(total).start, float32, 2))
+            self.taken.append(buffer)
+        upward = whole.seen is not None and whole.upward
+        if whole.seen is not None and not upward:
+            carried = self.walk(steps.first, steps.free, carried, masked=True)
+        carried = self.walk(steps.free, steps.edge, carried, masked=False)
+        if upward or whole.extents[3] % self.tiling.keys:
+            carried = self.walk(steps.edge, steps.end, carried, masked=True)
+        every = zip(now.totals, self.taken, strict=True)
+        self.know((), {total: self.total(total, buffer) for total, buffer in every})
+        return carried
+
+    def total(self, total: Value, buffer: Buffer) -> list[Operand]:
+        """Emit what a total comes to for each of a thread's rows."""
+        b, op, found = self.b, monoid(total).combine, list[Operand]()
+        for half in (0, 2):
+            value: Operand = b.let(f"reduce_{op}", b.load(buffer, half, 2))
+            for lane in SHARED:
+                value = b.let(op, value, b.let("shuffle_xor", value, b.number(lane)))
+            found.append(value)
+        return found
+
+    def know(
+        self, values: Sequence[Value], totals: Mapping[Value, list[Operand]]
+    ) -> None:
+        """Emit of some values those that no key changes; remember these, and totals."""
+        emitter, (_, i, _, j) = self.emitter, self.weighted.axes
+        with emitter.together(self.places()):
+            emitter.known[-1].update(self.of_rows)
+            for total, at in product(totals, emitter.every()):
+                emitter.know(total, at, totals[total][at[i]])
+            emitter.emit([v for v in values if j not in v.axes], emitter.every())
+            for known in emitter.known[1:]:
+                self.of_rows |= known
+
+    def store(self) -> None:
+        """Emit what follows from a row's totals, and its stores by one of four threads."""
+        b, emitter, whole = self.b, self.emitter, self.weighted
+        lane = b.at("rem", b.at("rem", self.thread, WARP), 4)
+        first = b.let("equal", lane, b.number(0))
+        known = {total.number for level in whole.totals for total in level}
+        wanted = [output.value for output in whole.nest.outputs]
+        self.know(reached(whole.nest, wanted, known), {})
+        with emitter.together(self.places()):
+            emitter.known[-1].update(self.of_rows)
+            for at in emitter.every():
+                exists = self.exist[at[whole.axes[1]]]
+                mask = first if exists is None else b.both(first, exists)
+                for place, output in enumerate(whole.nest.outputs):
+                    where = emitter.offset(output.offset, at)
+                    value = emitter.at(output.value, at, 1)
+                    b.store(emitter.args.outputs[place], where, value, mask)
 
     def prepare(self) -> None:
-        """Emit a thread's rows, and what weights are made of that no key changes."""
-        b, (_, m, _, _), j = self.b, self.weighted.extents, self.weighted.axes[3]
+        """Emit a thread's rows, and which of them there are."""
+        b, (_, m, _, _) = self.b, self.weighted.extents
         warp, lane = b.at("div", self.thread, WARP), b.at("rem", self.thread, WARP)
         row = b.at("add", self.steps.at.row, b.at("multiply", warp, OF_WARP))
         row = b.at("add", row, b.at("div", lane, 4))
         self.rows = [row, b.at("add", row, APART)]
+        self.exist: list[Operand | None] = [None, None]
         if m % self.tiling.tall:
+            self.exist = [b.let("less", each, b.number(m)) for each in self.rows]
             self.rows = [b.at("minimum", each, m - 1) for each in self.rows]
         self.pair = b.at("multiply", b.at("rem", lane, 4), 2)
-        values = [v for v in self.weighted.between if j not in v.axes]
-        with self.emitter.together(self.places()):
-            self.emitter.emit(values, self.emitter.every())
-            for known in self.emitter.known[1:]:
-                self.of_rows |= known
 
     def places(self) -> dict[int, tuple[list[Operand], int]]:
         """Return where a thread's rows are, and its matrix along the batch."""
@@ -261,10 +262,10 @@ class _Lowering(Panels):
         with b.loop(first, end, 1, *carried, unroll=1) as loop:
             stage, parity = loop.carried
             self.arrived("full", stage, parity)
-            for k in range(len(self.scores)):
+            for k in self.now.scores:
                 self.scored(k, stage)
-            for scores in self.scores:
-                b.effect("mma_done", scores, zero)
+            for k in self.now.scores:
+                b.effect("mma_done", self.scores[k], zero)
             self.weigh(b.at("multiply", loop.var, self.tiling.keys), masked=masked)
             for k in range(len(self.sums)):
                 self.summed(k, stage)
@@ -319,19 +320,36 @@ class _Lowering(Panels):
                 where = {at: divmod(at[j] * lanes, 2) for at in every}
                 for at, (group, lane) in where.items():
                     place = 4 * (begin + group) + 2 * at[i] + lane
-                    for score, sums in zip(whole.scores, self.scores, strict=True):
-                        found = b.load(sums, place, lanes)
-                        emitter.know(
-                            score.total, at, b.cast(found, score.total.node.dtype)
-                        )
+                    for k in self.now.scores:
+                        total = whole.scores[k].total
+                        summed = b.load(self.scores[k], place, lanes)
+                        emitter.know(total, at, b.cast(summed, total.node.dtype))
                     if whole.seen is not None and not masked:
                         emitter.know(whole.seen, at, const(True, bool_, lanes))
-                emitter.emit(whole.between, every)
-                for weights, value in zip(self.weights, whole.weights, strict=True):
+                emitter.emit(self.now.values, every)
+                for number, value in enumerate(self.now.wanted):
                     for at, (group, lane) in where.items():
-                        weight = emitter.at(value, at, lanes)
+                        found: Operand = emitter.at(value, at, lanes)
+                        none = self.now.totals and monoid(self.now.totals[number]).start
                         if cut:
-                            none = const(0, whole.dtype, lanes)
-                            weight = b.let("where", exist[at[j]], weight, none)
+                            nothing = const(none or 0, value.node.dtype, lanes)
+                            found = b.let("where", exist[at[j]], found, nothing)
                         place = 4 * (begin + group) + 2 * at[i] + lane
-                        b.store(weights, place, weight, alignment=HALF * lanes)
+                        if self.now.totals:
+                            self.take(number, 2 * at[i] + lane, found)
+                        else:
+                            size = HALF * lanes
+                            b.store(self.weights[number], place, found, alignment=size)
+
+    def take(self, number: int, place: int, value: Operand) -> None:
+        """Emit that a total takes in what some keys come to."""
+        b, buffer = self.b, self.taken[number]
+        before = b.load(buffer, place, value.type.lanes)
+        op = monoid(self.now.totals[number]).combine
+        b.store(buffer, place, b.let(op, before, value))
+
+
+def monoid(total: Value) -> Monoid:
+    """Return the reduction that a total is."""
+    assert isinstance(total.node, Reduce)
+    return MONOIDS[total.node.op]

@@ -137,10 +137,34 @@ class Groups:
                     self._store(rows)
                     self._drop(group)
                     self._beside(Group(group.values, group.needs, again))
+        self._forget()
+        self._total()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop the launches of what nobody reads, one after the other."""
         while dead := [group for group in self.every if not self._is_read(group)]:
             for group in dead:
                 self._drop(group)
                 self.stored -= {node.number for node in group.values}
+
+    def _total(self) -> None:
+        """Have rows that weights are made of totalled without matrices, if a kernel does."""
+        weighted = [group for group in self.every if group.again]
+        again = frozenset[int]().union(*[group.again for group in weighted])
+        read = dict.fromkeys(node for group in weighted for node in group.reads)
+        rows: list[Node] = [
+            n for n in read if isinstance(n, Reduce) and n.number in self.of
+        ]
+        own = [self.of[n.number] for n in rows]
+        others = [g for g in self.every if g not in own and again & _numbers(g.reads)]
+        program, _ = self.pieces.of(rows, self.stored - again) if rows else (None, [])
+        alone = all(_numbers(group.values) <= again for group in others)
+        if program and alone and self.once(program, self._scores):
+            for group in own:
+                self._drop(group)
+            needs = frozenset[int]().union(*[group.needs for group in own])
+            self._add(Group(rows, needs, again))
 
     def _weighed(self, group: Group, size: int) -> tuple[frozenset[int], list[Node]]:
         """Return the matrices that a launch may compute again, and the rows that it reads.
@@ -348,6 +372,10 @@ class Groups:
         if key not in self._legal:
             self._legal[key] = test(program)
         return self._legal[key]
+
+
+def _numbers(nodes: Iterable[Node]) -> set[int]:
+    return {node.number for node in nodes}
 
 
 def is_kernel(program: Program) -> bool:

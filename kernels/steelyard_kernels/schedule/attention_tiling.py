@@ -140,10 +140,11 @@ class AttentionTiling(Tiling):
         )
         factors: dict[int, tuple[tuple[int, Place], ...]] = {
             i: ((cores.rows, Place.MMA), (warps, Place.WARP), (1, Place.GRID)),
-            n: (*columns, serial),
             j: (*keys, (self.stages, Place.PIPELINE), serial),
             **dict.fromkeys(batch, ((1, Place.GRID),)),
         }
+        if self.product.sums.columns:
+            factors[n] = (*columns, serial)
         for depth, deep in self.depths.items():
             repeats = (deep // DEPTH, Place.REGISTER)
             factors[depth] = ((DEPTH, Place.MMA), repeats, serial)

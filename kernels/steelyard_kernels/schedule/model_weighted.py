@@ -59,11 +59,12 @@ def _predicted(tiling: WeightedTiling, gpu: Gpu) -> Prediction:
     held = 1 if tiling.hands_over else max(1, held)
     blocks = prod(tiling.tiles)
     beside = min(held, -(-blocks // gpu.multiprocessors)) * tiling.groups
-    deep = sum(panel.depth for panel in tiling.keys_of.values())
+    taken = [whole.scores[k] for each in whole.passes for k in each.scores]
+    deep = sum(tiling.depths[score.depth] for score in taken)
     deep += tiling.columns * len(whole.every)
     operations = ROWS * tiling.keys * deep * 2
-    each = ROWS * tiling.keys * SCORE * (len(whole.scores) + len(whole.every) / 2)
-    alone = EACH_STEP + operations / CORE_PEAK
+    each = ROWS * tiling.keys * SCORE * (len(taken) + len(whole.every) / 2)
+    alone = EACH_STEP * len(whole.passes) + operations / CORE_PEAK
     at_once = beside * operations / CORE_RATE, beside * each, alone
     step = sum(x**OVERLAP for x in at_once) ** (1 / OVERLAP)
     steps, keys = float(tiling.steps), whole.extents[3]

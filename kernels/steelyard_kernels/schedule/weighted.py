@@ -18,7 +18,7 @@ from math import inf
 from typing import TypeVar
 
 from steelyard_kernels.dtypes import HALVES, float32
-from steelyard_kernels.expression.expr import Apply, Cast, Constant
+from steelyard_kernels.expression.expr import Apply, Cast, Constant, Input
 from steelyard_kernels.nest.alike import together
 from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.nest.contraction import Contraction, factors_of, reached
@@ -44,6 +44,19 @@ class Score:
     keys: Factor
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Pass:
+    """A walk along the keys: what is `wanted` of each, for `totals` or sums.
+
+    `values` are what that is made of, operands first, `scores` those that it takes.
+    """
+
+    totals: tuple[Value, ...]
+    wanted: tuple[Value, ...]
+    values: tuple[Value, ...]
+    scores: tuple[int, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Weighted(Product):
     """Sums of keys' values, weighted by what is made of scores of rows and keys.
@@ -52,6 +65,9 @@ class Weighted(Product):
     are sums of other weights, or values, along the same axes. Weights are zero but for
     keys where `seen` holds: up to a row's own number and `ahead` more, or else from that
     less `ahead` on (None: anywhere).
+
+    Instead of sums there may be `totals` of each row over all keys, of what is made of
+    scores and of other totals, which are then of an earlier level.
     """
 
     scores: tuple[Score, ...]
@@ -59,11 +75,12 @@ class Weighted(Product):
     seen: Value | None
     ahead: int
     upward: bool
+    totals: tuple[tuple[Value, ...], ...] = ()
 
     @property
     def every(self) -> tuple[Product, ...]:
         """All sums."""
-        return self, *self.others
+        return () if self.totals else (self, *self.others)
 
     @cached_property
     def weights(self) -> tuple[Value, ...]:
@@ -71,10 +88,24 @@ class Weighted(Product):
         return tuple([_halved(each.sums.left) for each in self.every])
 
     @cached_property
+    def passes(self) -> tuple[Pass, ...]:
+        """What is computed in each walk along the keys."""
+        known, found = {score.total.number for score in self.scores}, list[Pass]()
+        for level in self.totals or ((),):
+            wanted = tuple([_taken(total) for total in level]) or self.weights
+            values = reached(self.nest, list(wanted), known)
+            read = {arg.number for value in values for arg in value.args.values()}
+            read |= {value.number for value in wanted}
+            every = enumerate(self.scores)
+            scores = tuple([k for k, score in every if score.total.number in read])
+            found.append(Pass(level, wanted, values, scores))
+            known |= {total.number for total in level}
+        return tuple(found)
+
+    @cached_property
     def between(self) -> tuple[Value, ...]:
         """The values that are made of the scores, operands first."""
-        known = {score.total.number for score in self.scores}
-        return reached(self.nest, list(self.weights), known)
+        return tuple([value for each in self.passes for value in each.values])
 
     @property
     def key_lanes(self) -> int:
@@ -94,6 +125,9 @@ def weighted_of(nest: Nest) -> Weighted | str:
     sums = [v for v in every if last in v.axes]
     if len(every) < 2 or not sums or any(len(v.over) != 1 for v in every):
         return "has not sums of rows that are weighted by sums of products"
+    scores = [v for v in every if max(v.axes) >= nest.space]
+    if scores and all(last in v.axes for v in scores):
+        return _of_totals(nest, [v for v in every if v not in scores], scores)
     if len({nest.extents[v.over[0]] for v in sums}) > 1:
         return "weighs sums of several lengths"
     if nest.inner or any(o.offset.axes != set(range(nest.space)) for o in nest.outputs):
@@ -123,9 +157,8 @@ def _of_sums(nest: Nest, sums: list[Value], totals: list[Value]) -> Weighted | s
     if isinstance(scores, str) or isinstance(products, str):
         return scores if isinstance(scores, str) else str(products)
     (first, *others), weights = products, [_halved(each.left) for each in found]
-    arrays = [array for score in scores for array in (score.rows, score.keys)]
-    halves = [*[array.source for array in arrays], *[p.columns.source for p in others]]
-    if any(node.dtype is not first.dtype for node in halves):
+    columns = [each.columns.source for each in others]
+    if any(node.dtype is not first.dtype for node in (*_arrays(scores), *columns)):
         return "has arrays of several types"
     between = reached(nest, weights, {score.total.number for score in scores})
     every = [w for w in weights if not {i, j} <= w.axes]
@@ -134,8 +167,72 @@ def _of_sums(nest: Nest, sums: list[Value], totals: list[Value]) -> Weighted | s
     return Weighted(
         *(first.sums, first.dtype, first.axes, scores[0].rows, first.columns),
         *(first.loops, tuple(scores), tuple(others)),
-        *_seen(between, weights, i, j),
+        *_seen(between, [(weight, 0) for weight in weights], i, j),
     )
+
+
+def _of_totals(nest: Nest, totals: list[Value], sums: list[Value]) -> Weighted | str:
+    """Return the totals of rows, of what is made of some sums of products, or why not so."""
+    space = frozenset(range(nest.space))
+    kinds = {getattr(v.node, "op", "") for v in totals} - {"sum", "max", "min"}
+    plain = all(_taken(v).node.dtype is float32 is v.node.dtype for v in totals)
+    if not totals or kinds or not plain or any(v.axes != space for v in totals):
+        return "has not sums or extrema of rows"
+    if len({v.over for v in totals}) > 1:
+        return "walks several axes"
+    found, (j,) = factors_of(nest, sums[0]), totals[0].over
+    rows = [f.axes for f in found[2] if j not in f.axes] if found else []
+    keys = [f.axes for f in found[2] if j in f.axes] if found else []
+    own = rows[0] & space - keys[0] if len(rows) == 1 else frozenset()
+    if not own:
+        return "has not rows and keys, each with an axis of its own"
+    i = max(own, key=lambda k: (nest.extents[k], k))
+    batch = tuple([k for k in range(nest.space) if k != i])
+    scores = _all([_score(nest, each, (i, j), batch) for each in sums])
+    if isinstance(scores, str) or len(batch) > MOST_BATCH:
+        return (
+            scores if isinstance(scores, str) else f"has {len(batch)} axes of a batch"
+        )
+    first, levels = totals[0], _levels(nest, totals, {each.number for each in sums})
+    dtype = scores[0].rows.source.dtype
+    if any(node.dtype is not dtype for node in _arrays(scores)):
+        return "has arrays of several types"
+    taken = _taken(first)
+    made = Contraction(nest, first, first, float32, taken, taken, batch, (i,), (), (j,))
+    wanted = [(_taken(v), -inf if v.node.op == "max" else 0) for v in totals]  # type: ignore[union-attr]
+    known = {each.number for each in (*sums, *totals)}
+    between = reached(nest, [value for value, _ in wanted], known)
+    if any(v.over for v in between):
+        return "totals more than what is made of scores"
+    loops = tuple([(axis,) for axis in range(len(nest.extents))])
+    return Weighted(
+        *(made, dtype, (batch, i, i, j), scores[0].rows, scores[0].keys, loops),
+        *(tuple(scores), (), *_seen(between, wanted, i, j), levels),
+    )
+
+
+def _levels(
+    nest: Nest, totals: list[Value], known: set[int]
+) -> tuple[tuple[Value, ...], ...]:
+    """Return totals in the order that they need one another."""
+    found: list[tuple[Value, ...]] = []
+    while totals:
+        reads = {v.number: reached(nest, [_taken(v)], known) for v in totals}
+        ready = [v for v in totals if not {*totals} & {*reads[v.number]}]
+        found.append(tuple(ready))
+        totals = [v for v in totals if v not in ready]
+        known = known | {v.number for v in ready}
+    return tuple(found)
+
+
+def _taken(total: Value) -> Value:
+    """Return what a reduction takes in."""
+    (value,) = total.args.values()
+    return value
+
+
+def _arrays(scores: list[Score]) -> list[Input]:
+    return [array.source for each in scores for array in (each.rows, each.keys)]
 
 
 def _all(every: list[T | str]) -> list[T] | str:
@@ -211,15 +308,15 @@ def _score(
 
 
 def _seen(
-    between: tuple[Value, ...], weights: list[Value], i: int, j: int
+    between: tuple[Value, ...], wanted: list[tuple[Value, float]], i: int, j: int
 ) -> tuple[Value | None, int, bool]:
-    """Return what weights are zero without, and along which keys that holds."""
+    """Return what values are nothing without, and along which keys that holds."""
     for value in between:
         if value.node.dtype.kind != "bool" or not {i, j} <= value.axes:
             continue
         for upward, (a, b) in ((True, (i, j)), (False, (j, i))):
             ahead = line_below(value, a, b)
-            if ahead is not None and all(_without(w, value) == 0 for w in weights):
+            if ahead is not None and all(_without(v, value) == n for v, n in wanted):
                 return value, ahead, upward
     return None, 0, True
 

@@ -139,7 +139,10 @@ def problem(tiling: WeightedTiling, gpu: Gpu) -> str:
     """Say why a tiling does not fit, and what to choose instead; "" if it does."""
     _, _, columns, keys = tiling.product.extents
     extents = tiling.weighted.nest.extents
-    heads = {columns, *[extents[axis] for axis in tiling.depths]}
+    heads = {
+        *[columns] * len(tiling.values_of),
+        *[extents[axis] for axis in tiling.depths],
+    }
     if not all(head in HEADS for head in heads):
         wanted = f"{HEADS[0]} to {HEADS[-1]} of each"
         return f"has heads of {sorted(heads)} columns; choose {wanted}"
