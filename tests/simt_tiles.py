@@ -47,9 +47,12 @@ def launch(program, lowered, arrays, scalars=None, *, aligned=True, seed=0):
             numbers[parameter.name] = simt._uniform(value, parameter.type)
     grid = -(-values[-1] // lowered.per_block)
     assert grid % kernel.cluster == 0
+    pairs = zip(kernel.parameters, lowered.slots, strict=True)
+    tensors = {p.name: slot.tensor for p, slot in pairs}  # as a launch describes them
     with np.errstate(all="ignore"):
         for first in range(0, grid, kernel.cluster):
             hub = Hub(seed + first)
+            hub.tensors = tensors
             cluster = [
                 _Block(hub, kernel.threads, first + rank, *shared)
                 for rank in range(kernel.cluster)
@@ -270,6 +273,7 @@ class _Block(simt._Block):
     def do_tensor_copy_2(self, to, index, tensor, barrier, stage, *corner):
         """Begin to copy a box; its bytes count as they arrive."""
         self.alone()
+        tensor = self.hub.tensors[tensor.name]
         size = to.dtype.bytes
         first, corner = size * self.one(index), [self.one(each) for each in corner]
         full, array = self.barrier_at(barrier, stage), self.memory[tensor.name]

@@ -250,7 +250,8 @@ class Calls:
 
     def _with_workspace(self, packed: Packed) -> Packed:
         """Return the arguments with memory that all calls on their stream share."""
-        key = id(packed.convention), packed.context.handle, packed.stream
+        spare = packed.convention.spare  # one list for all extents of a build
+        key = id(spare), packed.context.handle, packed.stream
         if key not in self._workspaces:
             made = workspace_of(packed.convention, packed)
             self._workspaces[key] = made.arrays[len(packed.arrays) :]

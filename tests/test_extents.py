@@ -1,0 +1,311 @@
+"""Extents that only a call knows: the same code at all of them, up to a bound."""
+
+import math
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import simt
+import simt_tiles
+from corpus import Placed
+
+from steelyard_kernels import KernelError, Unsupported, dtypes, kernel
+from steelyard_kernels import array as xp
+from steelyard_kernels.artifact import Artifact
+from steelyard_kernels.building.build import Request
+from steelyard_kernels.extents import Extent, runtime
+from steelyard_kernels.extents.build import points
+from steelyard_kernels.extents.formulas import Fitter
+from steelyard_kernels.grad import grad
+from steelyard_kernels.reference import evaluate
+from steelyard_kernels.targets import parse
+
+N, S = Extent("rows", 40), Extent("words", 70)
+AT = [(1, 1), (2, 16), (3, 5), (7, 17), (16, 64), (31, 2), (40, 70), (13, 48)]
+
+
+def softmax(x):
+    """Return the softmax of rows."""
+    e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+    return e / xp.sum(e, axis=-1, keepdims=True)
+
+
+def normal(x, w):
+    """Return rows of mean 0 and variance 1, weighed."""
+    c = x - xp.mean(x, axis=-1, keepdims=True)
+    return c * xp.rsqrt(xp.var(x, axis=-1, keepdims=True) + 1e-5) * w
+
+
+def product(x, w):
+    """Return what follows from a matrix product."""
+    return xp.tanh(x @ w)
+
+
+def attention(q, k, v):
+    """Return values weighed by a softmax of scores."""
+    wide = "float32" if q.dtype.name == "float16" else q.dtype.name
+    scores = xp.matmul(q.astype(wide), k.astype(wide).mT) * 0.25
+    return xp.matmul(softmax(scores).astype(v.dtype), v)
+
+
+def layer(x, w, v):
+    """Return what several launches compute, one of them attention."""
+    heads = xp.permute_dims(xp.reshape(x @ w, (*x.shape[:2], 4, 8)), (0, 2, 1, 3))
+    found = xp.permute_dims(attention(heads, heads, heads), (0, 2, 1, 3))
+    return softmax(xp.tanh(xp.reshape(found, x.shape) @ v) + x)
+
+
+def pooled(x):
+    """Return the mean over words of what depends on how many there are."""
+    return xp.sum(x, axis=1) / x.shape[1], xp.mean(x * x, axis=(0, 1))
+
+
+def total(x):
+    """Return the sum of all elements."""
+    return xp.sum(x)
+
+
+ROWS = {
+    "pointwise": (lambda x, y: xp.tanh(x) * y, [(N, 33), (N, 33)]),
+    "softmax": (softmax, [(N, 33)]),
+    "normal": (normal, [(N, 48), (48,)]),
+    "product": (product, [(N, 48), (48, 64)]),
+    "batch of products": (product, [(N, 24, 48), (48, 64)]),
+    "attention": (attention, [(N, 4, 24, 16)] * 3),
+    "elements of both": (lambda x, y: x * y + 1, [(N, S), (N, S)]),
+    "softmax of words": (softmax, [(N, S)]),
+    "normal words": (normal, [(48, S), (S,)]),
+    "column means": (lambda x: xp.mean(x, axis=0), [(N, 50)]),
+    "total": (total, [(N, S, 5)]),
+    "depth of a product": (product, [(N, S), (S, 48)]),
+    "attention of words": (attention, [(N, 4, S, 16)] * 3),
+    "running totals": (lambda x: xp.cumulative_sum(x, axis=-1), [(N, S)]),
+    "layer": (layer, [(N, S, 32), (32, 32), (32, 32)]),
+    "pooled": (pooled, [(N, S, 24)]),
+}
+
+
+def shapes(spec, point):
+    """Return shapes at extents of `N` and `S`."""
+    at = dict(zip((N, S), point, strict=True))
+    return [tuple([at.get(n, n) for n in shape]) for shape in spec]
+
+
+def made(function, spec):
+    """Return a kernel whose arrays have these extents."""
+    plain = kernel(function)
+    names = plain.signature.arrays
+    axes = [[n if isinstance(n, Extent) else None for n in shape] for shape in spec]
+    return runtime(plain, **dict(zip(names, axes, strict=True)))
+
+
+def drawn(spec, point, dtype="float32"):
+    """Return arrays of these shapes, the same ones each time."""
+    rng = np.random.default_rng(point)
+    every = [rng.standard_normal(shape) for shape in shapes(spec, point)]
+    return [
+        (a / math.sqrt(a.shape[-2] if a.ndim == 2 else 1)).astype(dtype) for a in every
+    ]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_one_code_serves_all_extents_on_a_cpu(name):
+    """The results are the oracle's, and nothing is written beside them."""
+    function, spec = ROWS[name]
+    ranged, codes = made(function, spec), set()
+    for point in AT:
+        arrays = drawn(spec, point)
+        program = ranged.program(*arrays)
+        placed = Placed(aligned=True)
+        out = [
+            placed.copy(np.full(o.value.shape, np.nan, "float32"))
+            for o in program.outputs
+        ]
+        ranged(*[placed.copy(array) for array in arrays], out=out)
+        placed.check()
+        wide = evaluate(program, [array.astype(float) for array in arrays])
+        for found, expected in zip(out, wide.values(), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
+        built = ranged.build(*arrays)
+        codes.add(tuple(id(part.code.function) for part in built.parts or (built,)))
+    assert len(codes) == 1
+
+
+def on_gpu(ranged, arrays):
+    """Return one launch for all extents, as text and as loops, of a GPU."""
+    specs = [(array.shape, dtypes.of(array.dtype)) for array in arrays]
+    asked = Request(ranged.program(*specs), None, parse("cuda:sm_90a"))
+    (part,) = ranged.ranged(specs, asked).parts
+    return part
+
+
+GPU = {
+    **{name: (*ROWS[name], "float32", AT[:5]) for name in [*ROWS][:5]},
+    **{
+        name: (*ROWS[name], "float32", AT[:5])
+        for name in ("softmax of words", "normal words", "column means")
+    },
+    "tiles": (lambda x, w: x @ w, [(N, 64), (64, 64)], "float16", [(1, 1), (40, 1)]),
+    "tiles of attention": (
+        attention,
+        [(N, 2, S, 64)] * 3,
+        "float16",
+        [(1, 1), (2, 64), (1, 65), (3, 70)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GPU)
+def test_one_code_serves_all_extents_on_a_gpu(name):
+    """A simulated GPU raises AssertionError for what is read or written beside arrays."""
+    function, spec, dtype, at = GPU[name]
+    ranged = made(function, spec)
+    part = on_gpu(ranged, drawn(spec, (4, 16), dtype))
+    tiles = part.built.schedule.multiplies_tiles
+    assert tiles == name.startswith("tiles")
+    for point in at:
+        arrays = drawn(spec, point, dtype)
+        program = ranged.program(*arrays)
+        own = dict(zip((N, S), point, strict=True))
+        slots = part.at(tuple([own[each] for each in ranged.extents])).slots
+        own = replace(part.lowered, slots=slots)
+        found = (simt_tiles if tiles else simt).launch(program, own, arrays)["out"]
+        expected = evaluate(program, [array.astype(float) for array in arrays])["out"]
+        near = 2e-3 if dtype == "float16" else 1e-4
+        np.testing.assert_allclose(found.astype(float), expected, rtol=near, atol=near)
+
+
+def test_programs_of_several_launches_are_built_for_gpus():
+    """One cubin for all extents: their numbers are the slots', and the workspace's place."""
+    ranged = made(*ROWS["layer"])
+    specs = [
+        [(shape, dtypes.of("float32")) for shape in shapes(ROWS["layer"][1], point)]
+        for point in ((40, 70), (3, 7))
+    ]
+    most, few = [ranged.build(*each, target="cuda:sm_90a") for each in specs]
+    assert isinstance(few, Artifact)
+    assert few.text == most.text
+    assert few.plan is most.plan
+    assert [part.blocks for part in few.parts] < [part.blocks for part in most.parts]
+
+
+def test_calls_share_one_workspace():
+    """That of the bounds, whatever extents a call has."""
+    ranged = made(*ROWS["layer"])
+    for point in AT:
+        ranged(*drawn(ROWS["layer"][1], point))
+    (spare,) = ranged._spare.values()
+    assert len(spare) == 1
+    static = kernel(layer).build(*drawn(ROWS["layer"][1], (40, 70)))
+    assert spare[0].nbytes == static.plan.size
+
+
+def test_nothing_is_what_a_build_for_nothing_gives():
+    """Extents of 0 are built by themselves."""
+    ranged = made(softmax, [(N, 33)])
+    assert ranged(np.zeros((0, 33), "float32")).shape == (0, 33)
+    assert made(total, [(N, 33)])(np.zeros((0, 33), "float32")) == 0
+
+
+def test_gradients_are_programs_as_others():
+    """One of a sum over rows has them for a product's depth."""
+    slope = grad(lambda w, x: xp.sum(xp.tanh(x @ w)))
+    ranged = made(slope, [(24, 16), (N, 24)])
+    for rows in (1, 7, 40):
+        rng = np.random.default_rng(rows)
+        w, x = (
+            rng.standard_normal(n).astype("float32") for n in ((24, 16), (rows, 24))
+        )
+        expected = evaluate(ranged.program(w, x), [w.astype(float), x.astype(float)])
+        np.testing.assert_allclose(ranged(w, x), expected["out"], rtol=1e-3, atol=1e-4)
+
+
+def test_wrong_extents_are_told():
+    """Each in one sentence, before anything is launched."""
+    ranged = made(lambda x, y: x + y, [(N, 8), (N, 8)])
+    x = np.zeros((41, 8), "float32")
+    with pytest.raises(KernelError, match="x has rows 41, at most 40 were declared"):
+        ranged(x, x)
+    with pytest.raises(KernelError, match="y has rows 3, but x has 4"):
+        ranged(x[:4], x[:3])
+    with pytest.raises(KernelError, match="expected at least 2 axes"):
+        ranged(np.float32(1).reshape(()), x)
+    with pytest.raises(KernelError, match="expected one of its arrays"):
+        runtime(kernel(softmax), y=(N,))
+    with pytest.raises(KernelError, match="expected one bound"):
+        runtime(kernel(product), x=(N,), w=(Extent("rows", 3),))
+    with pytest.raises(KernelError, match="expected 1 or more"):
+        Extent("none", 0)
+
+
+def test_what_differs_by_more_than_numbers_is_refused():
+    """Every second row are as many where there is one more."""
+    x = np.ones((4, 8), "float32")
+    with pytest.raises(Unsupported, match="no kernel serves both extents"):
+        made(lambda x: x[::2] * 2.0, [(N, 8)])(x)
+    with pytest.raises(KernelError, match="cannot reshape"):
+        made(lambda x: xp.reshape(x, (4, 8)), [(N, 8)])(x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * 2.0 ** -x.shape[0],
+        lambda x: xp.tanh(x) if x.shape[0] < 9 else xp.cos(x),
+    ],
+)
+def test_what_is_another_program_at_a_calls_extents_is_refused(function):
+    """It is as the code was made of it at 10 rows or more, not at 4."""
+    ranged = made(function, [(Extent("rows", 400), 8)])
+    with pytest.raises(Unsupported, match=r"at extents \(4,\) it has"):
+        ranged(np.ones((4, 8), "float32"))
+
+
+def test_programs_that_are_none_beyond_the_bound_are_built_up_to_it():
+    """As those whose arrays have a row for each word that there may be."""
+    words = Extent("words", 200)
+    ranged = made(lambda x, w: xp.tanh(x) + w[: x.shape[0]], [(words, 12), (200, 12)])
+    for count in (1, 64, 199, 200):
+        rng = np.random.default_rng(count)
+        x, w = (rng.standard_normal((n, 12)).astype("float32") for n in (count, 200))
+        np.testing.assert_allclose(ranged(x, w), np.tanh(x) + w[:count], atol=1e-6)
+
+
+def test_kernels_of_extents_pickle():
+    """As the kernel that they are of."""
+    from steelyard_kernels.library.softmax import softmax as whole
+
+    x = np.random.default_rng(0).standard_normal((5, 9)).astype("float32")
+    ranged = runtime(whole, x=(N,))
+    again = pickle.loads(pickle.dumps(ranged))
+    assert (again(x) == ranged(x)).all()
+
+
+@pytest.mark.parametrize("bounds", [(1,), (8,), (512,), (32, 512)])
+def test_points_are_in_parts_of_no_size(bounds):
+    """Even and odd ones, from the bounds to more than twice as many."""
+    at = points(bounds, 10)
+    for own, bound in zip(zip(*at, strict=True), bounds, strict=True):
+        assert {n % 4 for n in own} == {2, 3}
+        assert all(n % 3 for n in own)
+        assert min(own) >= bound
+        assert max(own) > 2 * min(own)
+    assert all(len(set(point)) == len(point) for point in at)
+
+
+def test_numbers_are_formulas_of_extents():
+    """Rounded up in parts; not where two formulas agree at the points alone."""
+    at = points((32, 512), 10)
+    fitter = Fitter(at, (32, 512))
+    for formula in (
+        lambda n, s: 12 * n * s * s + 7,
+        lambda n, s: n * -(-s // 64),
+        lambda n, s: s - s // 16 * 16 if s % 16 else 16,
+        lambda n, s: 96 * s,
+    ):
+        found = fitter.fit([formula(*point) for point in at])
+        for n, s in ((1, 1), (3, 64), (32, 512), (17, 65), (5, 48)):
+            assert found.at((n, s)) == formula(n, s)
+    assert not fitter.length([n // 2 for n, _ in at])
+    assert fitter.fit([2**n for n, _ in at]) is None
