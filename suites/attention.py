@@ -56,6 +56,36 @@ def _weighed(scores: Any, v: Any) -> Any:
     return xp.matmul(weights / xp.sum(weights, axis=-1, keepdims=True), v)
 
 
+@kernel
+def gradient(q: Any, k: Any, v: Any, g: Any, y: Any, log: Any) -> Any:  # noqa: PLR0917
+    """Return the cotangents of queries, keys and values.
+
+    `y` is what attention came to, `log` that of each row's sum of powers: what a forward
+    pass keeps.
+    """
+    return _pulled(_wide(q) @ _wide(k).mT * SCALE - log, q, k, v, g, y)
+
+
+@kernel
+def causal_gradient(q: Any, k: Any, v: Any, g: Any, y: Any, log: Any) -> Any:  # noqa: PLR0917
+    """Return the same of the keys up to each query's own."""
+    scores = _wide(q) @ _wide(k).mT * SCALE
+    seen = xp.arange(q.shape[-2])[:, None] >= xp.arange(k.shape[-2])
+    return _pulled(xp.where(seen, scores, -xp.inf) - log, q, k, v, g, y)
+
+
+def _wide(x: Any) -> Any:
+    return x.astype("float32")
+
+
+def _pulled(logs: Any, q: Any, k: Any, v: Any, g: Any, y: Any) -> Any:  # noqa: PLR0917
+    weights = xp.exp(logs)
+    own = xp.sum(_wide(g) * _wide(y), axis=-1, keepdims=True)
+    pulled = weights * (_wide(g) @ _wide(v).mT - own) * SCALE
+    weights, pulled = weights.astype(q.dtype), pulled.astype(q.dtype)
+    return pulled @ k, pulled.mT @ q, weights.mT @ g
+
+
 @benchmark(
     shape=axis(*BERT[:2], others=[BERT[2], (1, 12, 2048, 64)]),
     mask=axis("none", others=["causal"]),
@@ -96,14 +126,70 @@ def gpu_attention(b: Builder, shape: Shape, mask: str, impl: str) -> Call:
     return b.launch(causal if masked else attention, q, k, v, out=y)
 
 
+@benchmark(
+    shape=axis(LONG[1], others=[*LONG[:1], *LONG[2:]]),
+    mask=axis("none", others=["causal"]),
+    impl=axis("ours", others=list(BACKENDS) if available("torch") else []),
+)
+def gpu_attention_gradient(b: Builder, shape: Shape, mask: str, impl: str) -> Call:
+    """Pull cotangents back through attention, given what a forward pass kept."""
+    b.on("cuda")
+    masked, (*rows, _) = mask == "causal", shape
+    q, k, v = _declared(b, shape, "float16", masked=masked, products=5)
+    g = b.input(shape, "float16")
+    if impl != "ours":
+        pull = _torch_gradient(BACKENDS[impl], masked=masked)
+        return b.launch(pull, q, k, v, g, as_="torch")
+    y = b.input(shape, "float16")
+    log = b.input((*rows, 1), "float32", dist="uniform", low=8.0, high=9.0)
+    of_q, of_k, of_v = (b.output(shape, "float16", name=f"of_{name}") for name in "qkv")
+    b.check(partial(_gradients, masked=masked), q, k, v, g, y, log)
+    made = causal_gradient if masked else gradient
+    return b.launch(made, q, k, v, g, y, log, out=(of_q, of_k, of_v))
+
+
+def _gradients(  # noqa: PLR0917
+    q: Any, k: Any, v: Any, g: Any, y: Any, log: Any, *, masked: bool
+) -> tuple[Any, Any, Any]:
+    """Pull back in float64, head by head."""
+    found = tuple(np.empty_like(each) for each in (q, k, v))
+    for at in np.ndindex(q.shape[:2]):
+        scores = q[at] @ k[at].T * SCALE - log[at]
+        if masked:
+            scores[np.triu_indices(len(scores), 1)] = -np.inf
+        weights, own = np.exp(scores), (g[at] * y[at]).sum(-1, keepdims=True)
+        pulled = weights * (g[at] @ v[at].T - own) * SCALE
+        for out, each in zip(
+            found, (pulled @ k[at], pulled.T @ q[at], weights.T @ g[at]), strict=True
+        ):
+            out[at] = each
+    return found
+
+
+def _torch_gradient(backend: str, *, masked: bool) -> Any:
+    """Return one backend's backward pass; its forward pass comes with the first call."""
+    kept: dict[int, tuple[Any, list[Any]]] = {}
+
+    def call(q: Any, k: Any, v: Any, g: Any) -> Any:
+        import torch
+
+        if q.data_ptr() not in kept:
+            leaves = [each.detach().requires_grad_() for each in (q, k, v)]
+            kept[q.data_ptr()] = _torch(backend, masked=masked)(*leaves), leaves
+        y, leaves = kept[q.data_ptr()]
+        return torch.autograd.grad(y, leaves, g, retain_graph=True)
+
+    return call
+
+
 def _declared(
-    b: Builder, shape: Shape, dtype: str, *, masked: bool
+    b: Builder, shape: Shape, dtype: str, *, masked: bool, products: int = 2
 ) -> tuple[Handle, Handle, Handle]:
-    """Declare queries, keys and values, normal numbers."""
+    """Declare queries, keys and values, normal numbers, and how many products there are."""
     batch, heads, n, columns = shape
     q, k, v = (b.input(shape, dtype, name=name) for name in "qkv")
     seen = n * (n + 1) // 2 if masked else n * n
-    b.count(operations=4 * batch * heads * seen * columns)
+    b.count(operations=2 * products * batch * heads * seen * columns)
     return q, k, v
 
 
