@@ -58,7 +58,7 @@ class _Lowering(Panels):
     """Emits one block of a tiling."""
 
     emits = Weights
-    tiling: WeightedTiling
+    tiling: WeightedTiling  # pyright: ignore[reportIncompatibleVariableOverride] - set once
 
     def __init__(self, tiling: WeightedTiling) -> None:
         super().__init__(tiling)
