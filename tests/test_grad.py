@@ -12,11 +12,12 @@ from steelyard_kernels import array as xp
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.function import kernel
 from steelyard_kernels.grad import grad, stop_gradient, value_and_grad, vjp
-from steelyard_kernels.ops import OPERATIONS
+from steelyard_kernels.ops import OPERATIONS, oracles
 from steelyard_kernels.vmap import vmap
 
 TABLE = [row for row in OPERATIONS.values() if not row.hidden]
-SMOOTH = [row.name for row in TABLE if row.gradient and row.name != "where"]
+APART = {"where", "tf32"}  # a choice, and a rounding
+SMOOTH = [row.name for row in TABLE if row.gradient and row.name not in APART]
 STOPS = [row.name for row in TABLE if not row.gradient and row.name != "bitcast"]
 POSITIVE = {"sqrt", "rsqrt", "log", "log1p", "divide", "log2", "log10", "pow", "acosh"}
 UNIT = {"erf_inv", "asin", "acos", "atanh"}  # of numbers between -1 and 1
@@ -84,6 +85,19 @@ def test_a_choice_passes_back_what_was_chosen():
 
     _, (found,) = gradients(root, np.array([4.0, 0.0, -1.0]))
     np.testing.assert_array_equal(found, [0.25, 0, 0])
+
+
+def test_cut_digits_pass_back_what_comes():
+    """As if tf32 cut none, but the factors of products are those that were multiplied."""
+
+    def cut(x, y):
+        return xp.sum(xp.tf32(x) * xp.tf32(y))
+
+    x, y = (normal(5, seed=seed).astype("float32") for seed in range(2))
+    _, found = gradients(cut, x, y)
+    for of, other in zip(found, (y, x), strict=True):
+        np.testing.assert_array_equal(of, oracles.tf32(other))
+        assert (of != other).any()
 
 
 def test_ties_are_shared():
