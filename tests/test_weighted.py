@@ -211,6 +211,50 @@ def test_a_gradient_passes_no_matrix_of_weights_through_memory(mask):
     held(out, expected(arrays, mask, "float16", own_rows=True))
 
 
+@kernel
+def below(q, k):
+    """Return each row's largest score, and how far below it all scores are together."""
+    s = scores(q, k, "none")
+    most = xp.max(s, axis=-1, keepdims=True)
+    return most, xp.sum(s - most, axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "numbers"),
+    [((2, 2, 128, 192, 64, 64), (2, 64, 2)), ((1, 1, 131, 130, 32, 32), (1, 16, 3))],
+)
+@pytest.mark.parametrize("online", [True, False])
+def test_rows_are_totalled_without_a_matrix(shape, numbers, online):
+    """In one walk along the keys where powers are summed, else in one for each level."""
+    made, arrays = below, drawn(shape, "float16", "causal")
+    mask = "causal" if online and shape[2] <= shape[3] else "none"
+    if online:
+        made = made_of("rows", mask)
+    program = simplify(made.program(*arrays[: len(made.signature.arrays)]))
+    found = tiling(program, numbers)
+    assert len(found.weighted.passes) == 2 - online
+    low = strategies.lower(program, found.schedule, H200)
+    verify(low.kernel, "cuda")
+    out = simt_tiles.launch(program, low, arrays[: len(program.inputs)])
+    q, k = (x.astype("float64") for x in arrays[:2])
+    s = np.where(seen(*shape[2:4], mask), q @ t(k) * SCALE, -np.inf)
+    off = SCALE * SUM * q.shape[-1] * (np.abs(q) @ t(np.abs(k))) + 2 * STEP * np.abs(s)
+    off = np.where(np.isinf(s), 0, off)
+    most, worst = s.max(-1, keepdims=True), off.max(-1, keepdims=True)
+    assert (np.abs(out["out0"] - most) <= worst).all()
+    each, added = s - most, STEP * shape[3]
+    exact, bound = each.sum(-1, keepdims=True), (off + worst).sum(-1, keepdims=True)
+    if online:
+        powers = np.exp(each)
+        size = np.where(np.isinf(each), 0, np.abs(each))
+        relative = off + worst + STEP * (4 * size + 2 * np.abs(most)) + 2 * POWER
+        exact, bound = (
+            (powers * x).sum(-1, keepdims=True) for x in (np.ones_like(s), relative)
+        )
+        added = 4 * added
+    assert (np.abs(out["out1"] - exact) <= bound + added * np.abs(exact)).all()
+
+
 @pytest.mark.parametrize("which", ["rows", "queries", "keys"])
 @pytest.mark.parametrize("columns", [64, 128])
 def test_nvrtc_takes_candidates(nvrtc, which, columns):

@@ -97,7 +97,7 @@ def plain(value: Value) -> Value:
     return value
 
 
-def _made_by(value: Value, op: str) -> list[Value]:
+def operands_of(value: Value, op: str) -> list[Value]:
     """Return the operands, without roundings, of an operation; none of another one."""
     node = value.node
     if not isinstance(node, Apply) or node.op != op or value.guards:
@@ -120,16 +120,16 @@ def _softmax(weight: Value, over: tuple[int, ...]) -> tuple[Value, bool] | None:
     least a number, and the sum at least 1, as it is of any other row.
     """
     power, *rest = (
-        _made_by(weight, "divide") or _made_by(weight, "multiply") or [weight]
+        operands_of(weight, "divide") or operands_of(weight, "multiply") or [weight]
     )
     if isinstance(weight.node, Apply) and weight.node.op == "multiply" and rest:
-        if power.over or _made_by(power, "divide"):
+        if power.over or operands_of(power, "divide"):
             power, rest = rest[0], [power]
-        one, *rest = _made_by(rest[0], "divide") or [power]
+        one, *rest = operands_of(rest[0], "divide") or [power]
         if not _is_number(one, 1.0):
             return None
-    inner = _made_by(power, "exp")
-    shifted = _made_by(inner[0], "subtract") if inner else []
+    inner = operands_of(power, "exp")
+    shifted = operands_of(inner[0], "subtract") if inner else []
     if not rest or not shifted:
         return None
     (total, least), (most, floor) = map(_at_least, (rest[0], shifted[1]))
@@ -143,7 +143,7 @@ def _softmax(weight: Value, over: tuple[int, ...]) -> tuple[Value, bool] | None:
 
 def _at_least(value: Value) -> tuple[Value, float]:
     """Return what a value is the maximum of, and the number that it is at least."""
-    args = _made_by(value, "maximum")
+    args = operands_of(value, "maximum")
     for arg, other in zip(args, args[::-1], strict=True):
         if isinstance(arg.node, Constant):
             return other, float(arg.node.value)
@@ -183,7 +183,7 @@ def _scaled(
 def times(value: Value) -> tuple[Value, float] | None:
     """Return a value and the number that it is multiplied by; None for what is not."""
     for op in ("multiply", "divide"):
-        args = _made_by(value, op)
+        args = operands_of(value, op)
         if op == "multiply" and args and isinstance(args[0].node, Constant):
             args.reverse()
         if args and isinstance(args[1].node, Constant):
@@ -202,7 +202,7 @@ def line_below(seen: Value, i: int, j: int) -> int | None:
         ("less_equal", -1, 0),
         ("less", -1, 1),
     ):
-        sides = [_line(value) for value in _made_by(seen, op)]
+        sides = [_line(value) for value in operands_of(seen, op)]
         if sides and None not in sides:
             a, b = (side for side in sides if side is not None)
             line = (a + b * -1) * sign + -least
@@ -220,7 +220,7 @@ def _line(value: Value) -> Index | None:
     if isinstance(value.node, Constant):
         return Index(int(value.node.value))
     for op, sign in (("add", 1), ("subtract", -1)):
-        sides = [_line(each) for each in _made_by(value, op)]
+        sides = [_line(each) for each in operands_of(value, op)]
         if sides and None not in sides:
             a, b = (side for side in sides if side is not None)
             return a + b * sign

@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import product
-from typing import Final
+from typing import Final, TypeAlias
 
 from steelyard_kernels.dtypes import DType, bool_, float32
-from steelyard_kernels.expression.expr import Reduce
 from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Buffer, Fragment, Multiply, Operand
-from steelyard_kernels.monoids import MONOIDS, Monoid
 from steelyard_kernels.nest.attention import Panels
 from steelyard_kernels.nest.axes import Value
 from steelyard_kernels.nest.contraction import reached
-from steelyard_kernels.nest.softmax import SHARED
+from steelyard_kernels.nest.offsets import At
 from steelyard_kernels.nest.sums import APART, Position, Sums
 from steelyard_kernels.nest.sums import ROWS as OF_WARP
+from steelyard_kernels.nest.totals import Totals
 from steelyard_kernels.nest.weights import Weights
 from steelyard_kernels.schedule.attention_tiling import Panel
 from steelyard_kernels.schedule.contraction import HALF
@@ -32,6 +31,7 @@ from steelyard_kernels.schedule.tile import Carried
 from steelyard_kernels.schedule.weighted import Pass
 from steelyard_kernels.schedule.weighted_tiling import WeightedTiling
 
+Exist: TypeAlias = Sequence[Operand]
 TOGETHER: Final = 4  # groups of 8 keys whose weights are computed together
 
 
@@ -177,32 +177,18 @@ class _Lowering(Panels):
     def walks(self, now: Pass, carried: Carried) -> Carried:
         """Emit all steps of a walk along the keys, and the totals that it is for."""
         steps, whole = self.steps, self.weighted
-        self.now, self.taken = now, []
-        self.know(now.values, {})
-        for total in now.totals:
-            buffer = self.b.alloc(f"total_{total.number}", float32, 4, "register")
-            for half in (0, 2):
-                self.b.store(buffer, half, const(monoid(total).start, float32, 2))
-            self.taken.append(buffer)
+        self.now, self.totals = now, None
+        self.know(now.ahead, {})
+        if now.totals:
+            self.totals = Totals(whole, now, self.emitter)
         upward = whole.seen is not None and whole.upward
         if whole.seen is not None and not upward:
             carried = self.walk(steps.first, steps.free, carried, masked=True)
         carried = self.walk(steps.free, steps.edge, carried, masked=False)
         if upward or whole.extents[3] % self.tiling.keys:
             carried = self.walk(steps.edge, steps.end, carried, masked=True)
-        every = zip(now.totals, self.taken, strict=True)
-        self.know((), {total: self.total(total, buffer) for total, buffer in every})
+        self.know((), self.totals.finish() if self.totals else {})
         return carried
-
-    def total(self, total: Value, buffer: Buffer) -> list[Operand]:
-        """Emit what a total comes to for each of a thread's rows."""
-        b, op, found = self.b, monoid(total).combine, list[Operand]()
-        for half in (0, 2):
-            value: Operand = b.let(f"reduce_{op}", b.load(buffer, half, 2))
-            for lane in SHARED:
-                value = b.let(op, value, b.let("shuffle_xor", value, b.number(lane)))
-            found.append(value)
-        return found
 
     def know(
         self, values: Sequence[Value], totals: Mapping[Value, list[Operand]]
@@ -298,6 +284,18 @@ class _Lowering(Panels):
             b.body.append(Multiply(self.sums[number], (kept,), column, b.number(1)))
         b.effect("mma_commit")
 
+    def know_scores(self, at: At, place: int, lanes: int, *, masked: bool) -> None:
+        """Emit the scores of one place, and that all keys are seen where none is masked."""
+        whole, emitter = self.weighted, self.emitter
+        for k in self.now.scores:
+            total, summed = (
+                whole.scores[k].total,
+                self.b.load(self.scores[k], place, lanes),
+            )
+            emitter.know(total, at, self.b.cast(summed, total.node.dtype))
+        if whole.seen is not None and not masked:
+            emitter.know(whole.seen, at, const(True, bool_, lanes))
+
     def weigh(self, key: Operand, *, masked: bool) -> None:
         """Emit the weights of a step, from its scores."""
         b, whole, emitter = self.b, self.weighted, self.emitter
@@ -314,42 +312,30 @@ class _Lowering(Panels):
             exist = [b.mask_below(b.at("subtract", n, at), lanes) for at in columns]
             if cut:
                 columns = [b.at("minimum", at, n - lanes) for at in columns]
+
+            def inside(
+                value: Operand, at: At, nothing: float, e: Exist = exist
+            ) -> Operand:
+                """Emit a number for keys that there are not."""
+                if not cut:
+                    return value
+                none = const(nothing, value.type.dtype, lanes)
+                return b.let("where", e[at[j]], value, none)
+
             with emitter.together({**self.places(), j: (columns, lanes)}):
                 emitter.known[-1].update(self.of_rows)
                 every = emitter.every()
                 where = {at: divmod(at[j] * lanes, 2) for at in every}
                 for at, (group, lane) in where.items():
                     place = 4 * (begin + group) + 2 * at[i] + lane
-                    for k in self.now.scores:
-                        total = whole.scores[k].total
-                        summed = b.load(self.scores[k], place, lanes)
-                        emitter.know(total, at, b.cast(summed, total.node.dtype))
-                    if whole.seen is not None and not masked:
-                        emitter.know(whole.seen, at, const(True, bool_, lanes))
+                    self.know_scores(at, place, lanes, masked=masked)
+                if self.totals is not None:
+                    parts = {at: 2 * at[i] + lane for at, (_, lane) in where.items()}
+                    self.totals.take(parts, inside, lanes)
+                    continue
                 emitter.emit(self.now.values, every)
-                for number, value in enumerate(self.now.wanted):
+                for weights, value in zip(self.weights, self.now.wanted, strict=True):
                     for at, (group, lane) in where.items():
-                        found: Operand = emitter.at(value, at, lanes)
-                        none = self.now.totals and monoid(self.now.totals[number]).start
-                        if cut:
-                            nothing = const(none or 0, value.node.dtype, lanes)
-                            found = b.let("where", exist[at[j]], found, nothing)
+                        found = inside(emitter.at(value, at, lanes), at, 0)
                         place = 4 * (begin + group) + 2 * at[i] + lane
-                        if self.now.totals:
-                            self.take(number, 2 * at[i] + lane, found)
-                        else:
-                            size = HALF * lanes
-                            b.store(self.weights[number], place, found, alignment=size)
-
-    def take(self, number: int, place: int, value: Operand) -> None:
-        """Emit that a total takes in what some keys come to."""
-        b, buffer = self.b, self.taken[number]
-        before = b.load(buffer, place, value.type.lanes)
-        op = monoid(self.now.totals[number]).combine
-        b.store(buffer, place, b.let(op, before, value))
-
-
-def monoid(total: Value) -> Monoid:
-    """Return the reduction that a total is."""
-    assert isinstance(total.node, Reduce)
-    return MONOIDS[total.node.op]
+                        b.store(weights, place, found, alignment=HALF * lanes)

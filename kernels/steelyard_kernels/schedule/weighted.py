@@ -30,6 +30,7 @@ from steelyard_kernels.schedule.contraction import (
     Product,
     array_of,
 )
+from steelyard_kernels.schedule.online import Online, online_of, taken
 
 T = TypeVar("T")
 
@@ -55,6 +56,16 @@ class Pass:
     wanted: tuple[Value, ...]
     values: tuple[Value, ...]
     scores: tuple[int, ...]
+    online: Online | None = None
+
+    @property
+    def ahead(self) -> list[Value]:
+        """The values that wait for none of its own totals."""
+        later = {total.number for total in self.totals}
+        for value in self.values:
+            if later & {arg.number for arg in value.args.values()}:
+                later.add(value.number)
+        return [value for value in self.values if value.number not in later]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,15 +102,17 @@ class Weighted(Product):
     def passes(self) -> tuple[Pass, ...]:
         """What is computed in each walk along the keys."""
         known, found = {score.total.number for score in self.scores}, list[Pass]()
-        for level in self.totals or ((),):
-            wanted = tuple([_taken(total) for total in level]) or self.weights
-            values = reached(self.nest, list(wanted), known)
+        online = self.totals and online_of(self.nest, self.totals, known)
+        for level in (online.totals,) if online else self.totals or ((),):
+            wanted = tuple([taken(total) for total in level]) or self.weights
+            totals = {total.number for total in level}
+            values = reached(self.nest, list(wanted), known | totals)
             read = {arg.number for value in values for arg in value.args.values()}
             read |= {value.number for value in wanted}
             every = enumerate(self.scores)
             scores = tuple([k for k, score in every if score.total.number in read])
-            found.append(Pass(level, wanted, values, scores))
-            known |= {total.number for total in level}
+            found.append(Pass(level, wanted, values, scores, online or None))
+            known |= totals
         return tuple(found)
 
     @cached_property
@@ -175,7 +188,7 @@ def _of_totals(nest: Nest, totals: list[Value], sums: list[Value]) -> Weighted |
     """Return the totals of rows, of what is made of some sums of products, or why not so."""
     space = frozenset(range(nest.space))
     kinds = {getattr(v.node, "op", "") for v in totals} - {"sum", "max", "min"}
-    plain = all(_taken(v).node.dtype is float32 is v.node.dtype for v in totals)
+    plain = all(taken(v).node.dtype is float32 is v.node.dtype for v in totals)
     if not totals or kinds or not plain or any(v.axes != space for v in totals):
         return "has not sums or extrema of rows"
     if len({v.over for v in totals}) > 1:
@@ -197,9 +210,9 @@ def _of_totals(nest: Nest, totals: list[Value], sums: list[Value]) -> Weighted |
     dtype = scores[0].rows.source.dtype
     if any(node.dtype is not dtype for node in _arrays(scores)):
         return "has arrays of several types"
-    taken = _taken(first)
-    made = Contraction(nest, first, first, float32, taken, taken, batch, (i,), (), (j,))
-    wanted = [(_taken(v), -inf if v.node.op == "max" else 0) for v in totals]  # type: ignore[union-attr]
+    of = taken(first)
+    made = Contraction(nest, first, first, float32, of, of, batch, (i,), (), (j,))
+    wanted = [(taken(v), -inf if v.node.op == "max" else 0) for v in totals]  # type: ignore[union-attr]
     known = {each.number for each in (*sums, *totals)}
     between = reached(nest, [value for value, _ in wanted], known)
     if any(v.over for v in between):
@@ -217,18 +230,12 @@ def _levels(
     """Return totals in the order that they need one another."""
     found: list[tuple[Value, ...]] = []
     while totals:
-        reads = {v.number: reached(nest, [_taken(v)], known) for v in totals}
+        reads = {v.number: reached(nest, [taken(v)], known) for v in totals}
         ready = [v for v in totals if not {*totals} & {*reads[v.number]}]
         found.append(tuple(ready))
         totals = [v for v in totals if v not in ready]
         known = known | {v.number for v in ready}
     return tuple(found)
-
-
-def _taken(total: Value) -> Value:
-    """Return what a reduction takes in."""
-    (value,) = total.args.values()
-    return value
 
 
 def _arrays(scores: list[Score]) -> list[Input]:
