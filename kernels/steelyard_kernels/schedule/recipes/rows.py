@@ -60,8 +60,7 @@ DOWN: Final = (4, 8, 16, 32, 64)  # threads of what is reduced there
 # Blocks that share a row, where there are clusters.
 TOGETHER: Final = (2, 4, 8)
 LONG: Final = 24 << 10  # elements of such a row: of 20480 one block was quicker
-SMALL: Final = range(192, 417)  # threads of each block
-ONE_ROW: Final = (1, Place.REGISTER), (1, Place.THREAD)
+SMALL: Final = range(192, 513)  # threads of each block
 # A row is walked with fewer registers as well, if those are enough: a fifth less than it
 # needs is worth trying, and may spill; no less is the same code.
 LIMIT_SHARE: Final = 0.8
@@ -207,15 +206,19 @@ class _Frame:
 
     def _clustered(self, gpu: Gpu, lanes: int) -> Iterator[tuple[Cut, ...]]:
         """Yield the cuts of rows that the blocks of a cluster hold together."""
-        extent = self.extent + self.behind(lanes)
+        behind = self.behind(lanes)
+        extent = self.extent + behind
         for blocks in TOGETHER if gpu.clusters and extent >= LONG else ():
             for threads in thread_choices(-(-extent // blocks), lanes):
                 count = -(-extent // (lanes * threads * blocks))
-                few = count <= MOST_HELD and lanes * count <= MOST_ELEMENTS
-                if threads in SMALL and few:
+                for rows in UNROLLS if self.team.has_columns and not behind else (1,):
+                    few = count <= MOST_HELD and lanes * count * rows <= MOST_ELEMENTS
+                    if threads not in SMALL or not few:
+                        continue
                     vectors = (lanes, Place.VECTOR), (count, Place.REGISTER)
                     along = *vectors, (threads, Place.THREAD), (blocks, Place.CLUSTER)
-                    yield self.cuts(ONE_ROW, along)
+                    first = (rows, Place.REGISTER), (1, Place.THREAD)
+                    yield self.cuts(first, along)
 
     def _several(
         self, lanes: int, threads: int, unroll: int, likely: bool
