@@ -85,6 +85,7 @@ ALONG = [
     "i:grid j:v4.r2.thread64.serial blocks4",
     "i:grid j:v4.thread64.cluster2.serial",
     "i:grid j:v4.r2.thread32.cluster3.serial",
+    "i:r2.grid j:v4.r2.thread64.cluster2.serial",
 ]
 ACROSS = [
     "i:thread32.grid j:r4.thread8.serial",
