@@ -63,7 +63,7 @@ AHEAD_NS: Final = 100.0
 MEET_NS: Final = 120.0
 # Of a reduction by the blocks of a cluster, for each of them: rows of 32000 halves took
 # longer by four than by two, of 65536 by eight than by four.
-CLUSTER_NS: Final = 300.0
+CLUSTER_NS: Final = 150.0
 # From a total that a block hands over to where another has it, and of each turn in which
 # its threads take some: what a multiprocessor waits for the second level of a busy card.
 HAND_NS: Final = 700.0
@@ -78,6 +78,10 @@ TAIL_SHARE: Final = 2.4
 # perhaps 5000 launches.
 ACCESS_INSTRUCTIONS: Final = 2.0
 NEAR_RATE: Final = 218.0
+# Columns that do not fit there come from the second level each time: four of 65536 halves,
+# read again by every row, took about as long as that gives.
+NEAR_BYTES: Final = 280 << 10
+FAR_RATE: Final = 6000.0
 L2_SHARE: Final = 4.4
 BUILD_NS: Final = 8.0
 # Bytes side by side that a warp asks for to have all of memory's rate: sums of 4096 x 4096
@@ -259,7 +263,10 @@ class Team:
             flight = waves * -(-blocks // schedule.blocks) * life
         arithmetic = blocks * issued / (active * ISSUE_RATE)
         walked = prod(self.nest.extents)
-        near = walked * does.columns / cut.at(Place.REGISTER) / (active * NEAR_RATE)
+        columns = walked * does.columns / cut.at(Place.REGISTER)
+        near = columns / (active * NEAR_RATE)
+        if does.columns * self.nest.extents[-1] > NEAR_BYTES and not shared:
+            near = columns / FAR_RATE
         share = self.moved / 2 / max(1, blocks) * beside * active
         missed = min(1.0, share / gpu.l2_bytes) ** 2
         near += walked * does.again * (1 - missed) / gpu.memory_rate / L2_SHARE
