@@ -72,6 +72,7 @@ def _constants(program: Program) -> Iterator[Constant]:
 
 
 def _operations(program: Program) -> frozenset[str]:
-    named = Apply | Reduce | Along
     nodes = everywhere(program.nodes)
-    return frozenset([node.op for node in nodes if isinstance(node, named)])
+    return frozenset(
+        [node.op for node in nodes if isinstance(node, Apply | Reduce | Along)]
+    )

@@ -53,7 +53,7 @@ class ByWarps(Attended):
         values = [*self.product.sums.behind, *self.attention.between]
         return self.lowered(values, [source.factor for source in self.sources.values()])
 
-    def tile_of(self, number: Operand, _: Carried) -> Carried:
+    def tile_of(self, number: Operand, carried: Carried) -> Carried:
         """Emit the products of a tile of queries and the softmax between them."""
         b, tiling, zero = self.b, self.tiling, self.b.number(0)
         self.steps = steps = self.located(number)
@@ -78,7 +78,7 @@ class ByWarps(Attended):
             self.further(first, steps.count, stages, masked=masked)
         self.softmax.finish(self.sums)
         self.stores.emit(self.sums)
-        return ()
+        return carried  # nothing
 
     def further(
         self, first: Operand, end: Operand, stages: Carried, *, masked: bool
