@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,7 +118,26 @@ def test_every_copy_has_arrays_and_all_have_the_numbers(target, copies):
     assert built.grid == (built.blocks, copies)
 
 
-def test_a_cpu_launches_them_one_by_one():
-    """Its launches have no idle ends."""
-    built = heads.build(*SPECS)
-    assert all(part.program.copies == 1 for part in built.parts)
+@kernel
+def scaled_heads(x, a, b, c, *, scale=2.0):
+    """Multiply by three weights and a number, and add up columns."""
+    found = [scale * xp.matmul(x, w) for w in (a, b, c)]
+    return {
+        **{f"y{k}": y for k, y in enumerate(found)},
+        **{f"s{k}": xp.sum(y, axis=0) for k, y in enumerate(found)},
+    }
+
+
+@pytest.mark.parametrize("rows", [3, 300])
+def test_a_cpus_threads_go_from_one_copy_to_the_next(rows):
+    """Each copy has chunks to claim, arrays of its own, and the numbers of all."""
+    draw = np.random.default_rng(rows).standard_normal
+    x, *weights = (draw(s, "float32") for s in ((rows, 128), *[(128, 192)] * 3))
+    built = scaled_heads.build(x, *weights)
+    assert [part.program.copies for part in built.parts] == [3, 3]
+    for scale in (0.5, 3.0):
+        found = scaled_heads(x, *weights, scale=scale)
+        for k, w in enumerate(weights):
+            exact = scale * (x.astype("float64") @ w)
+            assert np.allclose(found[f"y{k}"], exact, atol=1e-3)
+            assert np.allclose(found[f"s{k}"], exact.sum(0), atol=1e-2)

@@ -94,7 +94,7 @@ def test_nothing_is_written_behind_the_last_column(shape):
 
 
 def test_columns_are_summed_row_by_row():
-    """A core has half of all columns, and reads eight rows at a time."""
+    """A core has half of all columns, and reads four rows at a time."""
     made = kernel(lambda x: xp.sum(x, axis=0))
     chosen = strategies.heuristic(made.program(((4096, 4096), "float32")), machine())
     assert chosen.columns == 0

@@ -216,7 +216,7 @@ entry:
   %at.once = icmp ne i64 %quick, 0
   br i1 %foreign, label %parameter, label %host
 host:
-  store i64 0, ptr %ticket
+  store <8 x i64> zeroinitializer, ptr %ticket, align 64
   br i1 %at.once, label %inline, label %release
 inline:
   call void %function(ptr %words, ptr %ticket, i32 0, i32 1)

@@ -1,7 +1,7 @@
 """The native half of a launch, as LLVM IR: pool, launch loop, clock and probes.
 
 Every kernel has one signature, ``void (ptr args, ptr ticket, i32 index, i32 count)``:
-``args`` are 8-byte slots, ``ticket`` is a counter zeroed before each launch from
+``args`` are 8-byte slots, ``ticket`` is a line of counters zeroed before each launch, from
 which the threads claim chunks, ``index`` is the thread's number out of ``count``.
 
 The pool's threads spin on the generation in its gate, then sleep on it with a futex. The
@@ -192,7 +192,7 @@ other:
   {pause}
   br label %own
 fork:
-  store i64 0, ptr %ticket
+  store <8 x i64> zeroinitializer, ptr %ticket, align 64
   store ptr %function, ptr %function.at
   store ptr %args, ptr %args.at
   store ptr %ticket, ptr %ticket.at
@@ -263,7 +263,7 @@ next:
   %i = phi i64 [ 0, %entry ], [ %i.next, %continue ]
   br i1 %alone, label %one, label %all
 one:
-  store i64 0, ptr %ticket
+  store <8 x i64> zeroinitializer, ptr %ticket, align 64
   call void %function(ptr %args, ptr %ticket, i32 0, i32 1)
   br label %launched
 all:

@@ -44,7 +44,7 @@ kernel:
   %alone = icmp eq ptr %pool, null
   br i1 %alone, label %one, label %all
 one:
-  store i64 0, ptr %ticket
+  store <8 x i64> zeroinitializer, ptr %ticket, align 64
   call void %function(ptr %own, ptr %ticket, i32 0, i32 1)
   br label %done
 all:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steelyard_kernels.dtypes import bool_
+from steelyard_kernels.emit.llvm_copies import function
 from steelyard_kernels.emit.llvm_operations import expression, known_mask
 from steelyard_kernels.emit.llvm_text import (
     Writer,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from steelyard_device.llvm import Host
     from steelyard_kernels.ir.loops import Operand
 
-HEAD = "define void @{name}(ptr noalias %args, ptr %ticket, i32 %index, i32 %count) {{"
 STREAMING = ", !nontemporal !0"
 SELDOM = '!7 = !{!"branch_weights", i32 1, i32 1048575}'
 
@@ -58,11 +58,10 @@ def emit(kernel: Kernel, host: Host) -> str:
 
     Raises `Unsupported` for what a CPU, or this one, cannot do.
     """
-    emitter = Emitter(host)
+    emitter = Emitter(host, kernel.copies)
     entry = emitter.entry(kernel)
     declared = "\n".join(sorted(emitter.w.declared))
-    head = HEAD.format(name=kernel.name)
-    text = f"{declared}\n\n{head}\n{entry}\n}}\n\n!0 = !{{i32 1}}\n"
+    text = f"{declared}\n\n{function(kernel, entry)}\n!0 = !{{i32 1}}\n"
     return text if text.isascii() else ascii_only(text)
 
 
@@ -77,10 +76,12 @@ class Emitter:
     `nvptx` overrides what a GPU does otherwise.
     """
 
-    __slots__ = ("allocas", "checks", "masks", "w")
+    __slots__ = ("allocas", "arrays", "checks", "copies", "masks", "w")
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, copies: int = 1) -> None:
         self.w = Writer(host)
+        self.copies = copies
+        self.arrays = 0  # parameters before the numbers
         self.allocas: list[str] = []
         self.masks: dict[Operand, str] = {}  # those that are known, spelled out
         self.checks: dict[type, Callable[..., None]] = {
@@ -113,8 +114,11 @@ class Emitter:
 
     def argument(self, slot: int, parameter: Buffer | Var) -> None:
         """Read one parameter from its slot."""
-        w = self.w
-        at = w.put(f"getelementptr inbounds i64, ptr %args, i64 {slot}")
+        w, first = self.w, "%args"
+        self.arrays += isinstance(parameter, Buffer)
+        if self.copies > 1 and isinstance(parameter, Var):
+            first, slot = "%numbers", slot - self.arrays
+        at = w.put(f"getelementptr inbounds i64, ptr {first}, i64 {slot}")
         if isinstance(parameter, Buffer):
             w.do(f"%{parameter.name} = load ptr, ptr {at}, align 8")
         elif parameter.type.dtype is bool_:

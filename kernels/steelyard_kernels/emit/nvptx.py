@@ -104,11 +104,10 @@ def _parameter(parameter: Buffer | Var) -> str:
 class _NvptxEmitter(Emitter):
     """Emits one kernel for a GPU."""
 
-    __slots__ = ("copies", "shared", "splats")
+    __slots__ = ("shared", "splats")
 
     def __init__(self, host: Host, copies: int) -> None:
-        super().__init__(host)
-        self.copies = copies
+        super().__init__(host, copies)
         self.shared: list[str] = []
         self.splats: dict[str, str] = {}  # of bool vectors: their one condition
 

@@ -1,8 +1,8 @@
 """Equal launches that wait for nothing of one another, as one launch side by side.
 
-A GPU's kernel that is not long begins and ends with idle multiprocessors. Three products
-of one shape (a layer's queries, keys and values) or four sums for biases are one grid
-with a row of blocks for each.
+A GPU's kernel that is not long begins and ends with idle multiprocessors, a CPU's with
+threads that wait. Three products of one shape (a layer's queries, keys and values) or four
+sums for biases are one grid with a row of blocks for each, or one fork and join.
 """
 
 from __future__ import annotations

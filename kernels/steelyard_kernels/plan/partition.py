@@ -59,7 +59,7 @@ def _partition(program: Program, device: Machine | Gpu, *, hands: bool) -> Plan 
         first |= cuts.late
         cuts = Cuts(program, first, tensor_cores=tensor_cores)
     groups = Groups(cuts, device)
-    plan = _Planned(program, groups).plan(together=isinstance(device, Gpu))
+    plan = _Planned(program, groups).plan()
     if sum(each.program.copies for each in plan.launches) == 1:
         return None
     apart = program is not whole or _walks_apart(program, plan, device)
@@ -121,10 +121,10 @@ class _Planned:
                 return False
         return groups.put_behind(writer, groups.readers(source))
 
-    def plan(self, *, together: bool) -> Plan:
+    def plan(self) -> Plan:
         """Return all launches in order, copies of what could not be overwritten last.
 
-        `together`: equal ones are side by side where they can be.
+        Equal ones are side by side where they can be.
         """
         order = self.groups.order()
         buffered: list[Node] = []
@@ -135,15 +135,13 @@ class _Planned:
             buffered += [] if own else [node]
         launches = [self._launch(group, homes) for group in order]
         launches += [self._copy(each, stored(each), homes) for each in self.copied]
-        if together:
-            inputs = self.program.inputs
-            updates = {
-                output.name: inputs[output.updates].name
-                for output in self.program.outputs
-                if output.updates is not None
-            }
-            launches = abreast(launches, updates)
-        return self._placed(launches, buffered)
+        inputs = self.program.inputs
+        updates = {
+            output.name: inputs[output.updates].name
+            for output in self.program.outputs
+            if output.updates is not None
+        }
+        return self._placed(abreast(launches, updates), buffered)
 
     def _own(self, node: Node) -> list[Output]:
         """Return the outputs that a value is written to by the launch that computes it."""
