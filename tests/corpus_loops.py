@@ -396,6 +396,12 @@ def before_and_after(xs):
     return {"xs": rows, "first": first, "last": rows.T}
 
 
+def read_back(x, c):
+    """Overwrite rows that nobody reads, and return what they become in another shape."""
+    end, rows = xp.scan(lambda c, row: (-c, c * 2.0), c, x)
+    return {"x": rows, "end": end, "columns": xp.reshape(rows, (-1, 1))}
+
+
 def whole_rows(x, w):
     """Overwrite rows by themselves, normalised; one value a row too."""
     s = xp.sum(x * x, -1, keepdims=True)
@@ -442,6 +448,7 @@ UPDATES = [
     Row("running sum", running_sum, "8,8", refused=ON_ONE_THREAD),
     Row("running sum back", running_sum_back, "3,8", refused=ON_ONE_THREAD),
     Row("before and after", before_and_after, "3,8", refused=ON_ONE_THREAD),
+    Row("read back", read_back, "8 ()"),
     Row(
         "running chains",
         vmap(lambda x: running_sum(x)["xs"]),

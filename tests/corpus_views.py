@@ -98,6 +98,11 @@ VIEWS = [
         "float8_e4m3fn float8_e5m2 bool",
         exact=True,
     ),
+    Row(
+        "products of no elements in another order",
+        lambda x, y: xp.reshape(xp.permute_dims(x, (2, 0, 1)), (0,)) @ y,
+        "0,16,17 0,3",
+    ),
     Row("small transpose", lambda x: x + xp.transpose(x) * 2.0, "17,17; 1,1; 7,7"),
     Row(
         "permute",

@@ -476,6 +476,20 @@ def test_a_loop_is_a_launch_where_registers_do_not_hold_the_rest(name):
         np.testing.assert_allclose(seen, wanted, rtol=1e-10, atol=1e-10)
 
 
+def test_a_running_sum_may_be_multiplied_beside_what_it_is_joined_to():
+    """Registers hold a launch of two shapes, which was predicted as a walk."""
+
+    @kernel
+    def joined(v, w):
+        c = xp.cumulative_sum(v)
+        return v @ c, xp.concat([c, w])
+
+    v, w = np.arange(4.0), np.ones(12)
+    expected = evaluate(joined.program(v, w), [v, w]).values()
+    for found, wanted in zip(joined(v, w), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_a_loop_beside_small_values_is_one_kernel():
     """No launch is needed: what is held is little."""
     assert plan_of(kernel(decayed), ((700, 30), "float64")) is None

@@ -111,7 +111,7 @@ def reshaped(node: Reshape, at: Place, extents: Sequence[int]) -> Place:
     for extent in reversed(node.arg.shape):
         here = part(flat, inner, extent, extents) if extent > 1 else NOWHERE
         found.append(here)
-        inner *= extent
+        inner *= max(extent, 1)  # no element lies anywhere
     return tuple(reversed(found))
 
 

@@ -72,6 +72,8 @@ def _walks_apart(program: Program, plan: Plan, device: Machine | Gpu) -> bool:
         return True
     if not _has_schedule(program, device):
         return True
+    if not all(is_kernel(launch.program) for launch in plan.launches):
+        return True  # registers hold what has no prediction
     rates = rates_of(device)
     apart = sum(predicted(each.program, rates) for each in plan.launches)
     return predicted(program, rates) > apart

@@ -91,6 +91,7 @@ def arguments(program: Program, alignment: int = 0) -> Arguments:
     updated = {o.updates for o in program.outputs if o.updates is not None}
     handed = [node.memory for node in program.nodes if isinstance(node, Handed)]
     updated |= {each.index for each in handed if isinstance(each, Input)}
+    again = {o.updates for o in program.outputs if o.each.number in kept}
 
     def buffer(name: str, node: Node, align: int, access: str) -> Buffer:
         extent = Const(prod(node.shape), INDEX)
@@ -101,7 +102,8 @@ def arguments(program: Program, alignment: int = 0) -> Arguments:
     for node in program.inputs:
         written = node.index in updated
         if node.number in read or written:
-            access = ("inout" if node.number in read else "out") if written else "in"
+            loaded = node.number in read or node.index in again
+            access = ("inout" if loaded else "out") if written else "in"
             inputs[node.index] = buffer(node.name, node, alignment * written, access)
             slots.append(Slot("input", node.index, node.name))
     fresh: list[Buffer] = []
