@@ -99,6 +99,13 @@ VIEWS = [
         exact=True,
     ),
     Row(
+        "diagonal of float8",
+        lambda x: xp.diagonal(x, offset=-1),
+        "5,7; 40,3",
+        "float8_e4m3fn",
+        exact=True,
+    ),
+    Row(
         "products of no elements in another order",
         lambda x, y: xp.reshape(xp.permute_dims(x, (2, 0, 1)), (0,)) @ y,
         "0,16,17 0,3",

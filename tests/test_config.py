@@ -47,6 +47,12 @@ def test_a_url_is_left_as_it_is(tmp_path):
     assert (settings.store, settings.suites) == ("sqlite:///x.db", ("a", "b"))
 
 
+def test_a_large_seed_is_the_one_that_was_given(tmp_path):
+    """Not the float next to it."""
+    for given in (2**53 + 1, str(2**53 + 1)):
+        assert config.load({"seed": given}, {}, tmp_path).seed == 2**53 + 1
+
+
 @pytest.mark.parametrize(
     ("table", "says"),
     [
@@ -54,6 +60,9 @@ def test_a_url_is_left_as_it_is(tmp_path):
         ("zzz = 3", "zzz.*Known: suites, store"),
         ("blocks = 0", "blocks in .* is 0, expected a whole number of at least 1"),
         ("blocks = 2.5", "2.5, expected a whole number"),
+        (f"blocks = {10**23}", "of at least 1 and up to 1e"),
+        (f"seed = {10**400}", "expected a whole number of at least 0"),
+        ('store = "a\\u0000"', "expected a path or a URL"),
         ("blocks = true", "True, expected a whole number"),
         ("precision = nan", "nan, expected a percentage"),
         ("gpu = true", "gpu in .* is True, expected an index or the beginning"),

@@ -4,7 +4,7 @@ import shell
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import BenchmarkError, Builder
+from steelyard import BenchmarkError, Builder, SteelyardError
 from steelyard.declare.handles import DISTRIBUTIONS, Handle, replaced
 from steelyard.declare.mode import parse
 
@@ -159,6 +159,31 @@ def test_unknown_distributions_and_parameters_are_named(b):
         b.input(3, dist="gauss", name="x")
     with pytest.raises(BenchmarkError, match=r"mean=, which dist='uniform' does not"):
         b.input(3, dist="uniform", mean=1, name="x")
+
+
+@pytest.mark.parametrize(
+    ("declare", "words"),
+    [
+        (
+            lambda b: b.input(3, dist=["normal"], name="x"),
+            r"has dist=\['normal'\]; expected one of",
+        ),
+        (
+            lambda b: b.input(3, dist="constant", value="7", name="x"),
+            "value='7'; expected a number",
+        ),
+        (
+            lambda b: b.input(3, high=np.arange(2), dist="uniform", name="x"),
+            "Give an array to",
+        ),
+        (lambda b: b.output(3, name=5), "output has name=5; expected a string"),
+        (lambda b: b.mode(("kernel", "warm")), r"mode \"\('kernel', 'warm'\)\""),
+    ],
+)
+def test_what_has_another_type_is_named_where_it_is_declared(b, declare, words):
+    """It was an error of the work, or of a line of ours."""
+    with pytest.raises(SteelyardError, match=words):
+        declare(b)
 
 
 @given(st.sampled_from(sorted(DISTRIBUTIONS)))

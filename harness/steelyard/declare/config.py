@@ -18,6 +18,7 @@ Each key of the table in ``pyproject.toml`` has a variable and a flag of its nam
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tomllib
@@ -211,7 +212,8 @@ def _require(good: bool, value: Any) -> Any:  # what was asked of the value
 
 
 def _text(value: Any) -> str:
-    return str(_require(isinstance(value, str) and bool(value.strip()), value))
+    words = isinstance(value, str) and bool(value.strip()) and "\0" not in value
+    return str(_require(words, value))
 
 
 def _words(value: Any) -> tuple[str, ...]:
@@ -242,11 +244,12 @@ def _percent(value: Any) -> float:
     return float(_require(0 < number < 100, number)) / 100
 
 
-def _whole(least: int) -> Callable[[Any], int]:
+def _whole(least: int, most: float = math.inf) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         number = _number(value)
-        whole = number.is_integer() and number >= least  # nor inf, nor NaN
-        return int(_require(whole, number))
+        whole = number.is_integer() and least <= number <= most  # nor inf, nor NaN
+        exact = isinstance(value, int) or (isinstance(value, str) and value.isdecimal())
+        return int(_require(whole, value if exact else number))
 
     return read
 
@@ -258,7 +261,10 @@ READERS: Final[Mapping[str, tuple[Callable[[Any], Any], str]]] = {
     "store": (_text, "a path or a URL"),
     "budget": SECONDS,
     "precision": (_percent, "a percentage between 0 and 100"),
-    "blocks": (_whole(1), "a whole number of at least 1"),
+    "blocks": (
+        _whole(1, LONGEST),
+        f"a whole number of at least 1 and up to {LONGEST:g}",
+    ),
     "timeout": SECONDS,
     "seed": (_whole(0), "a whole number of at least 0"),
     "gpu": (_gpu, "an index or the beginning of a GPU's UUID"),

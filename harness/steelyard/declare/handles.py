@@ -12,6 +12,7 @@ import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -250,7 +251,7 @@ class Builder:
 
     def mode(self, *names: str) -> None:
         """Say in which modes the case is measured unless the command line says so."""
-        self.modes += tuple(modes.parse(name) for name in names)
+        self.modes += tuple(modes.parse(str(name)) for name in names)
 
     def count(self, **quantities: float) -> None:
         """State ``bytes``, ``operations`` or ``items`` of one launch.
@@ -287,6 +288,11 @@ class Builder:
                 f"{role} {name} has shape {shape!r}; expected one length or several, "
                 "each a whole number from 0 up."
             )
+        if not _is_text(name):
+            raise BenchmarkError(
+                f"{role} has name={name!r}; expected a string. Leave it out for the "
+                "variable's own name."
+            )
         if name in self.handles:
             raise BenchmarkError(
                 f"{role} {name} is declared twice. Give one of them another name=."
@@ -314,21 +320,34 @@ def _recipe(
 ) -> tuple[tuple[str, Any], ...]:
     kind = _dtype("input", name, dtype).kind
     dist = dist or ("normal" if kind == "f" else "integers")
-    if dist not in DISTRIBUTIONS:
+    if not _is_text(dist) or dist not in DISTRIBUTIONS:
         raise BenchmarkError(
             f"input {name} has dist={dist!r}; expected one of "
             f"{', '.join(DISTRIBUTIONS)}."
         )
     known = DISTRIBUTIONS[dist]
-    for parameter in parameters:
+    for parameter, value in parameters.items():
         if parameter not in known:
             raise BenchmarkError(
                 f"input {name} has {parameter}=, which dist={dist!r} does not know; "
                 f"expected {', '.join(known)}."
             )
+        if not _is_number(value):
+            raise BenchmarkError(
+                f"input {name} has {parameter}={value!r}; expected a number. Give an "
+                "array to b.load, as a .npy file."
+            )
     if kind == "b" and dist == "integers":
         known = {**known, "high": 2}  # as many of one as of the other
     return (("dist", dist), *({**known, **parameters}.items()))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real)
 
 
 def _lengths(shape: int | Sequence[int]) -> tuple[int, ...] | None:

@@ -85,7 +85,8 @@ def diagonal(x: Array, *, offset: int = 0) -> Array:
     x = as_array(x, "diagonal")
     square = x[..., max(-offset, 0) :, max(offset, 0) :]
     count = min(square.shape[-2:])
-    return einsum("...ii->...i", square[..., :count, :count])
+    found = einsum("...ii->...i", square[..., :count, :count])
+    return found.astype(x.dtype)  # also where that is only stored
 
 
 def trace(x: Array, *, offset: int = 0) -> Array:
