@@ -190,6 +190,28 @@ def test_programs_of_several_launches_are_built_for_gpus():
     assert [part.blocks for part in few.parts] < [part.blocks for part in most.parts]
 
 
+def test_launches_side_by_side_have_arrays_of_their_own():
+    """Three equal products are one launch of three copies, as they are without extents."""
+
+    def three(x, a, b, c):
+        q, k, v = (xp.reshape(x @ w, (4, -1, 2, 64)) for w in (a, b, c))
+        return attention(*[xp.permute_dims(each, (0, 2, 1, 3)) for each in (q, k, v)])
+
+    specs = [((4, 64, 128), "float16"), *[((128, 128), "float16")] * 3]
+    batch = made(
+        lambda x, a, b, c: three(xp.reshape(x, (-1, 128)), a, b, c),
+        [(4, Extent("words", 128), 128), *[(128, 128)] * 3],
+    )
+    found = batch.build(*specs, target="cuda:sm_90a")
+    static = kernel(batch.function).build(*specs, target="cuda:sm_90a")
+    arrays = [
+        [(slot.kind, slot.name) for slot in built.slots if slot.kind != "extent"]
+        for built in (found, static)
+    ]
+    assert arrays[0] == arrays[1]
+    assert found.parts[0].grid[1] == static.parts[0].grid[1] == 3
+
+
 def test_calls_share_one_workspace():
     """That of the bounds, whatever extents a call has."""
     ranged = made(*ROWS["layer"])

@@ -31,7 +31,7 @@ from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan.launches import Plan
 from steelyard_kernels.schedule import strategies
-from steelyard_kernels.schedule.parameters import Lowered
+from steelyard_kernels.schedule.parameters import Lowered, side_by_side
 from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import device
 from steelyard_kernels.toolchains import toolchain
@@ -102,7 +102,8 @@ class Part:
 
     def at(self, point: Point) -> Artifact:
         """Return the launch at some extents."""
-        return replace(self.built, slots=tuple([slot.at(point) for slot in self.slots]))
+        slots = [slot.at(point) for slot in self.slots]
+        return replace(self.built, slots=side_by_side(slots, self.built.program))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ def _part(
 ) -> Part:
     """Return the text of one launch, under the best schedule that one kernel fits."""
     why, fitter = "", Fitter(at, bounds)
-    programs = [simplify(program) for program in programs]
+    whole, programs = programs[0], [simplify(program) for program in programs]
     if not _lengths(programs, fitter):
         raise _unlike(programs[0], at, "axes of its loops are unlike")
     best = 0.0
@@ -220,9 +221,10 @@ def _part(
         except KernelError as error:
             why = why or str(error)
             continue
-        text = toolchain(asked.target).emit(made.kernel)
+        kernel = replace(made.kernel, copies=whole.copies)
+        text = toolchain(asked.target).emit(kernel)
         how = (), made.threads, made.per_block, made.shared
-        built = Artifact(programs[0], schedule, str(asked.target), text, *how)
+        built = Artifact(whole, schedule, str(asked.target), text, *how)
         by = "caller" if asked.schedule else "heuristic"
         return Part(replace(built, chosen_by=by), made, slots, total, best)
     raise _unlike(programs[0], at, why)

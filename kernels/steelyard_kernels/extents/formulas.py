@@ -25,6 +25,9 @@ Point: TypeAlias = tuple[int, ...]
 
 # What axes are cut into: powers of two, or three times one. Of 2 points tell too little.
 PARTS: Final = tuple(sorted({k << n for n in range(1, 12) for k in (1, 3)} - {2}))
+LEVELS: Final = 3
+"""Numbers of parts that tell: two might be those of powers of two as well."""
+
 NEAR: Final = 1e-7  # the sine of two vectors that may be one
 
 
@@ -110,6 +113,8 @@ class Fitter:
         known = {tuple(_direction(row)) for row in self._columns}
         rows = []
         for term in terms:
+            if term.of is not None and self._levels(term.of, term.parts) < LEVELS:
+                continue
             row = np.array([float(term.at(point)) for point in self.points])
             key = tuple(_direction(row))
             if np.ptp(row) and key not in known:
@@ -119,6 +124,10 @@ class Fitter:
         if rows:
             self._columns = np.vstack([self._columns, *rows])
             self._found = {k: v for k, v in self._found.items() if v is not None}
+
+    def _levels(self, length: Formula, parts: int) -> int:
+        """Return how many numbers of parts a length is in, at all points."""
+        return len({-(-length.at(point) // parts) for point in self.points})
 
     def fit(self, seen: Sequence[int]) -> Formula | None:
         """Return a formula that gives what was seen at each point; None if there is none."""

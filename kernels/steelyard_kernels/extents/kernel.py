@@ -103,7 +103,9 @@ class RuntimeKernel(KernelFunction):
         """Return the build for all extents at those of these shapes."""
         specs = self._specs(arrays)
         found = self._found(specs)
-        if not self.extents or 0 in found:
+        program = self.program(*specs)
+        nothing = 0 in found or any(0 in node.shape for node in program.nodes)
+        if nothing or not self.extents:
             return super().build(
                 *arrays,
                 schedule=schedule,
@@ -112,18 +114,16 @@ class RuntimeKernel(KernelFunction):
                 drop=drop,
                 aligned=aligned,
             )
-        asked = Request(
-            self.program(*specs), schedule, parse(target), aligned, phases=Phases()
-        )
+        asked = Request(program, schedule, parse(target), aligned, phases=Phases())
         made = self._built(specs, asked, again=cache == "cold" or bool(drop))
         if isinstance(made, Failure):
             return made
         try:  # of one index there is less to compute: nothing is broadcast or added up
             like = tuple([max(extent, 2) for extent in found])
-            program = asked.program
             if like != found:
-                program = self.program(*self._at(specs, like))
-            made.check(program, like)
+                made.check(self.program(*self._at(specs, like)), like)
+            else:
+                made.check(program, like)
         except KernelError as error:
             asked.phases.current = "trace"
             return failed(self.name, schedule, target, asked.phases, error)
