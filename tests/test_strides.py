@@ -122,3 +122,12 @@ def test_what_is_bound_is_contiguous_and_what_is_built_need_not_be():
     with pytest.raises(KernelError, match="expected a C-contiguous array"):
         mixed.bind(a, a)
     assert mixed.build(a, a) is mixed.build(a.copy(), a.copy())
+
+
+def test_results_without_elements_share_no_memory():
+    """Their strides, which NumPy leaves at 0, are none."""
+    made = kernel(lambda x, y: (x + 1.0, y[1:1]))
+    x, y = np.ones((6, 4)).T, np.ones((1, 3, 2))
+    seen, nothing = made(x, y)
+    np.testing.assert_array_equal(seen, x + 1)
+    assert nothing.shape == (0, 3, 2)

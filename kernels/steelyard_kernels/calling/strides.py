@@ -111,6 +111,8 @@ def check_apart(kernel: str, outputs: Sequence[Array]) -> None:
 
 def _overlaps_itself(array: Array) -> bool:
     """Say whether elements may share memory: each axis is to step over all inside of it."""
+    if not array.size:
+        return False  # whose strides say nothing
     end, every = 0, zip(array.strides, array.shape, strict=True)
     for stride, extent in sorted((abs(s), n) for s, n in every if n > 1):
         if stride < end + array.itemsize:
