@@ -16,7 +16,7 @@ from steelyard_kernels.emit.cuda import emit
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import kernel
-from steelyard_kernels.grad import vjp
+from steelyard_kernels.grad import value_and_grad, vjp
 from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan.partition import partition
@@ -209,6 +209,30 @@ def test_a_gradient_passes_no_matrix_of_weights_through_memory(mask):
         }
     out = {name: homes[name] for name in ("out0", "out1", "out2")}
     held(out, expected(arrays, mask, "float16", own_rows=True))
+
+
+def test_rows_that_wait_for_others_are_totalled_later():
+    """A loss is made of attention's output, whose rows its gradient reads too."""
+
+    def loss(q, k, v, w):
+        s = xp.matmul(q, k.mT).astype("float32") * SCALE
+        e = xp.exp(s - xp.max(s, axis=-1, keepdims=True))
+        p = e / xp.sum(e, axis=-1, keepdims=True)
+        return xp.mean((xp.matmul(p.astype(v.dtype), v) - w) ** 2)
+
+    @kernel
+    def step(q, k, v, w):
+        value, found = value_and_grad(loss, argnums=(0, 1, 2))(q, k, v, w)
+        return value, *found
+
+    arrays = drawn((1, 2, 128, 128, 64, 64), "float16", "none")[:4]
+    plan = partition(simplify(step.program(*arrays)), H200)
+    reasons = [launch.reason.split()[0] for launch in plan.launches]
+    assert reasons.count("weighted") >= 3
+    there = set("qkvw")
+    for launch in plan.launches:
+        assert there.issuperset(launch.reads)
+        there.update(launch.writes)
 
 
 @kernel

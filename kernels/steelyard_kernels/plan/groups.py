@@ -31,7 +31,7 @@ from steelyard_kernels.schedule.schedule import unheard
 from steelyard_kernels.schedule.strategies import is_one, strategy
 from steelyard_kernels.schedule.weighted import weighted_of
 
-LEAST_PRODUCTS: Final = 2  # one that weighs, and one of weights
+PRODUCTS: Final = range(2, 5)  # of a launch: of weights, and what these are made of
 
 
 @dataclass(eq=False, slots=True)
@@ -135,8 +135,7 @@ class Groups:
             for group, (again, rows) in zip(readers, found, strict=True):
                 if not kept:
                     self._store(rows)
-                    self._drop(group)
-                    self._beside(Group(group.values, group.needs, again))
+                    self._beside(group, again)
         self._forget()
         self._total()
         self._forget()
@@ -153,18 +152,24 @@ class Groups:
         weighted = [group for group in self.every if group.again]
         again = frozenset[int]().union(*[group.again for group in weighted])
         read = dict.fromkeys(node for group in weighted for node in group.reads)
-        rows: list[Node] = [
-            n for n in read if isinstance(n, Reduce) and n.number in self.of
-        ]
-        own = [self.of[n.number] for n in rows]
+        rows = [n for n in read if isinstance(n, Reduce) and n.number in self.of]
+        own = list(dict.fromkeys(self.of[n.number] for n in rows))
         others = [g for g in self.every if g not in own and again & _numbers(g.reads)]
-        program, _ = self.pieces.of(rows, self.stored - again) if rows else (None, [])
+        launches: list[list[Group]] = []
+        for group in own:
+            fits = [x for x in launches if not self._apart(group, *x)]
+            if not fits:
+                launches.append([])
+            (fits or launches)[0 if fits else -1].append(group)
+        values = [[n for group in one for n in group.values] for one in launches]
+        programs = [self.pieces.of(each, self.stored - again)[0] for each in values]
         alone = all(_numbers(group.values) <= again for group in others)
-        if program and alone and self.once(program, self._scores):
-            for group in own:
-                self._drop(group)
-            needs = frozenset[int]().union(*[group.needs for group in own])
-            self._add(Group(rows, needs, again))
+        if alone and all(self.once(program, self._scores) for program in programs):
+            for one, nodes in zip(launches, values, strict=True):
+                for group in one:
+                    self._drop(group)
+                needs = frozenset[int]().union(*[group.needs for group in one])
+                self._add(Group(nodes, needs, again))
 
     def _weighed(self, group: Group, size: int) -> tuple[frozenset[int], list[Node]]:
         """Return the matrices that a launch may compute again, and the rows that it reads.
@@ -175,7 +180,7 @@ class Groups:
         sizes = {n: prod(self.cuts.nodes[n].shape) for n in self.stored - own}
         again = frozenset([n for n, each in sizes.items() if each == size])
         nodes, _ = inside(group.values, self.stored - again)
-        if sum(map(is_product, nodes)) < LEAST_PRODUCTS:
+        if sum(map(is_product, nodes)) not in PRODUCTS:
             return frozenset(), []
         rows: list[Node] = [
             n for n in nodes if isinstance(n, Reduce) and not is_product(n)
@@ -195,26 +200,26 @@ class Groups:
                     self._add(group)
                 self._add(Group([node], self.cuts.needs(node)))
 
-    def _beside(self, group: Group) -> None:
-        """Add a launch of weighted sums, with another one if a kernel does both."""
+    def _beside(self, group: Group, again: frozenset[int]) -> None:
+        """Have a launch weigh sums, with another one that does if a kernel does both."""
+        values, needs = group.values, group.needs
         for other in [each for each in self.every if each.again]:
-            again = group.again | other.again
-            values = sorted([*group.values, *other.values], key=lambda n: n.number)
-            three = values, group.values, other.values
-            programs = [self.pieces.of(each, self.stored - again)[0] for each in three]
-            both, *apart = [self.once(each, self._scores) for each in programs]
-            if 0 < both <= max(apart):
+            joined = again | other.again
+            both = sorted([*values, *other.values], key=lambda n: n.number)
+            three = both, values, other.values
+            programs = [self.pieces.of(each, self.stored - joined)[0] for each in three]
+            every, *apart = [self.once(each, self._scores) for each in programs]
+            if 0 < every <= max(apart) and not self._apart(group, other):
                 self._drop(other)
-                group = Group(values, group.needs | other.needs, again)
-        self._add(group)
+                values, needs, again = both, needs | other.needs, joined
+                break
+        self._drop(group)
+        self._add(Group(values, needs, again))
 
     def _is_read(self, group: Group) -> bool:
         """Say whether another launch reads what one stores, or it is the program's."""
-        kept = {stored(output).number for output in self.cuts.program.outputs}
-        kept |= {
-            n.number for each in self.every for n in each.reads if each is not group
-        }
-        return any(node.number in kept for node in group.values)
+        others = [_numbers(each.reads) for each in self.every if each is not group]
+        return not self.own.union(*others).isdisjoint(_numbers(group.values))
 
     def _scores(self, program: Program) -> int:
         """Return of how many products a kernel makes weights of sums; 0 if none does."""
@@ -334,19 +339,19 @@ class Groups:
         return True
 
     def _waits(self, last: Group, first: Group) -> bool:
-        return first in self._before(last) or self._between(first, last)
+        return first in self._before(last) or self._between((first, last), last)
 
-    def _apart(self, one: Group, other: Group) -> bool:
-        """Say whether a third launch lies between two, in either order."""
-        return self._between(one, other) or self._between(other, one)
+    def _apart(self, *every: Group) -> bool:
+        """Say whether another launch lies between some, in either order."""
+        return any(self._between(every, last) for last in every)
 
-    def _between(self, first: Group, last: Group) -> bool:
-        """Say whether a third launch waits for the first, and the last for that."""
-        pending = [each for each in self._before(last) if each is not first]
+    def _between(self, own: Sequence[Group], last: Group) -> bool:
+        """Say whether another launch waits for one of some, and the last for that."""
+        pending = [each for each in self._before(last) if each not in own]
         looked: set[int] = set()
         while pending:
             group = pending.pop()
-            if group is first:
+            if group in own:
                 return True
             if id(group) not in looked:
                 looked.add(id(group))

@@ -18,7 +18,13 @@ from math import inf
 from typing import TypeVar
 
 from steelyard_kernels.dtypes import HALVES, float32
-from steelyard_kernels.expression.expr import Apply, Cast, Constant, Input
+from steelyard_kernels.expression.expr import (
+    Apply,
+    Cast,
+    Constant,
+    Input,
+    Reduce,
+)
 from steelyard_kernels.nest.alike import together
 from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.nest.contraction import Contraction, factors_of, reached
@@ -187,9 +193,10 @@ def _of_sums(nest: Nest, sums: list[Value], totals: list[Value]) -> Weighted | s
 def _of_totals(nest: Nest, totals: list[Value], sums: list[Value]) -> Weighted | str:
     """Return the totals of rows, of what is made of some sums of products, or why not so."""
     space = frozenset(range(nest.space))
-    kinds = {getattr(v.node, "op", "") for v in totals} - {"sum", "max", "min"}
-    plain = all(taken(v).node.dtype is float32 is v.node.dtype for v in totals)
-    if not totals or kinds or not plain or any(v.axes != space for v in totals):
+    reduced = [v for v in totals if isinstance(v.node, Reduce) and v.axes == space]
+    plain = [v for v in reduced if taken(v).node.dtype is float32 is v.node.dtype]
+    kinds = {v.node.op for v in plain if isinstance(v.node, Reduce)}
+    if not totals or len(plain) < len(totals) or kinds - {"sum", "max", "min"}:
         return "has not sums or extrema of rows"
     if len({v.over for v in totals}) > 1:
         return "walks several axes"
