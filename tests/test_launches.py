@@ -490,6 +490,22 @@ def test_a_running_sum_may_be_multiplied_beside_what_it_is_joined_to():
         np.testing.assert_array_equal(found, wanted)
 
 
+def test_a_sum_of_everything_beside_places_of_columns_is_a_kernel_on_a_gpu():
+    """It varies with no axis, and is no weighted sum."""
+
+    @kernel
+    def both(x):
+        return xp.argmin(x, axis=0, keepdims=True), xp.sum(x)
+
+    x = np.random.default_rng(1).integers(-9, 9, (8, 5))
+    program, gpu = simplify(both.program(x)), device(parse("cuda:sm_90a"))
+    assert partition.partition(program, gpu) is None
+    lowered = strategies.lower(program, strategies.heuristic(program, gpu), gpu)
+    seen = simt.launch(program, lowered, [x])
+    np.testing.assert_array_equal(seen["out0"], x.argmin(0)[None])
+    assert seen["out1"] == x.sum()
+
+
 def test_a_loop_beside_small_values_is_one_kernel():
     """No launch is needed: what is held is little."""
     assert plan_of(kernel(decayed), ((700, 30), "float64")) is None

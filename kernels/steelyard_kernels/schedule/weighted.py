@@ -144,7 +144,7 @@ def weighted_of(nest: Nest) -> Weighted | str:
     sums = [v for v in every if last in v.axes]
     if len(every) < 2 or not sums or any(len(v.over) != 1 for v in every):
         return "has not sums of rows that are weighted by sums of products"
-    scores = [v for v in every if max(v.axes) >= nest.space]
+    scores = [v for v in every if max(v.axes, default=0) >= nest.space]
     if scores and all(last in v.axes for v in scores):
         return _of_totals(nest, [v for v in every if v not in scores], scores)
     if len({nest.extents[v.over[0]] for v in sums}) > 1:
