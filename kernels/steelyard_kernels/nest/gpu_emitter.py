@@ -91,19 +91,34 @@ class GpuEmitter(Emitter):
     def _value(self, value: Value, at: At) -> Operand:
         room = self._columns.get(value.number)
         if isinstance(value.node, Handed):
-            return self._handed(value, value.node, at)
+            return self._handed(value.node)
         if room is None:
             return super()._value(value, at)
         lanes = self.lanes(value.axes)
         alignment = self.aligned(room.dtype.bytes, lanes)
         return self.b.load(room, self._column(at[-1]), lanes, None, alignment)
 
-    def _handed(self, value: Value, node: Handed, at: At) -> Operand:
+    def _handed(self, node: Handed) -> Operand:
         """Emit the total before this block's, which all blocks hand over in turn."""
         assert self.hand is not None
-        (total,) = value.args.values()
         monoid = MONOIDS[ALONG[node.op].total]
-        return self.hand.before(monoid, self.at(total, at, 1), node.shape[node.axis])
+        return self.hand.before(monoid, node.dtype, node.shape[node.axis])
+
+    def _sorted(self) -> list[list[Value]]:
+        """Return what outputs need by the last loop; what is waited for comes last."""
+        levels = super()._sorted()
+        late = [v for each in levels for v in each if isinstance(v.node, Handed)]
+        rest = [[v for v in each if v not in late] for each in levels]
+        return [*rest[:-1], sorted([*rest[-1], *late], key=lambda v: v.number)]
+
+    def level(self, depth: int) -> None:
+        """Emit what is inside of so many open loops; totals are told as they are known."""
+        super().level(depth)
+        told = [v for v in self.nest.values if isinstance(v.node, Handed)]
+        for value in told if depth == 1 else ():
+            assert self.hand is not None
+            (total,) = value.args.values()
+            self.hand.tell(self.at(total, self.every()[0], 1))
 
     # loops
 
@@ -193,7 +208,10 @@ class GpuEmitter(Emitter):
     ) -> tuple[list[Operand], Operand]:
         """Emit a running total through vectors of a loop's threads, and how it goes on."""
         b, lanes = self.b, taken[0].type.lanes
-        neutral = row.neutral(taken[0].type.dtype)
+        dtype = taken[0].type.dtype
+        neutral = row.neutral(dtype)
+        if row.combine == "add" and dtype.kind == "float":
+            neutral = -0.0  # which changes no zero's sign: nothing is left of adding it
         prefixes = mine = list(taken)
         if state.type.lanes < lanes:
             prefixes = [prefix_of_lanes(b, row.combine, x, neutral) for x in taken]

@@ -143,9 +143,10 @@ def _handed_over(graph: Graph, node: Along, arg: Node, size: int, spare: int) ->
     zero = graph.constant(0, dtypes.int64)
     memory = graph.broadcast(zero, (words(wide, prod(before) * count) + spare,))
     back = node.reverse
+    # A block's own comes first: others' totals are on their way meanwhile.
+    own = along(graph, node.op, parts, place + 1, reverse=back)
     start = handed(graph, node.op, totals, memory, axis=place, reverse=back)
-    own = along(graph, node.op, parts, place + 1, reverse=node.reverse)
-    found = graph.apply(row.combine, start, own)
+    found = graph.apply(row.combine, own, start)
     return graph.reshape(graph.cast(found, node.dtype), node.shape)
 
 

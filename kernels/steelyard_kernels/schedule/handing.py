@@ -43,11 +43,15 @@ class Hand:
         b.effect("barrier")
         self.turn = b.load(turn, b.number(0))
 
-    def before(self, monoid: Monoid, total: Operand, count: int) -> Operand:
-        """Emit what the blocks before this one come to, of lines of `count` each."""
-        b, dtype, group = self.b, total.type.dtype, self.group
+    def tell(self, total: Operand) -> None:
+        """Emit handing over what this block comes to."""
+        b, at = self.b, self._word(self.turn, total.type.dtype)
         with b.branch(self.is_first):
-            b.effect("hand_over", self.memory, self._word(self.turn, dtype), total)
+            b.effect("hand_over", self.memory, at, total)
+
+    def before(self, monoid: Monoid, dtype: DType, count: int) -> Operand:
+        """Emit what the blocks before this one come to, of lines of `count` each."""
+        b, group = self.b, self.group
         taken = b.alloc("taken", dtype, AHEAD, "register")
         first = b.at("subtract", self.turn, b.at("rem", self.turn, count))
         begin = b.at("add", first, group.thread)
