@@ -197,16 +197,17 @@ def chosen(made, shapes, target=TARGET, *, aligned=True):
     return strategies.heuristic(program, device(parse(target)), aligned=aligned)
 
 
-@pytest.mark.parametrize(
-    ("made", "shapes"),
-    [
-        (programs.product, ((64, 10001), (10001, 64))),  # too deep to load at once
-        (programs.in_place, ((100, 64), (64, 100), (100, 100))),
-    ],
-)
-def test_what_no_tiling_fits_is_multiplied_by_threads(made, shapes):
+def test_what_no_tiling_fits_is_multiplied_by_threads():
     """No failure: the general recipe."""
-    assert not chosen(made, shapes).multiplies_tiles
+    shapes = (100, 64), (64, 100), (100, 100)
+    assert not chosen(programs.in_place, shapes).multiplies_tiles
+
+
+def test_what_is_too_deep_to_load_at_once_is_copied_by_those_that_multiply():
+    """Rows that begin at odd places, of which bulk copies bring none."""
+    schedule = chosen(programs.product, ((64, 10001), (10001, 64)))
+    assert "mma64" in schedule.label
+    assert ".warp" in schedule.label.rpartition(" ")[2]
 
 
 @pytest.mark.parametrize("name", list(programs.CONVOLUTIONS))
