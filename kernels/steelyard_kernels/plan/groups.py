@@ -203,7 +203,8 @@ class Groups:
     def _beside(self, group: Group, again: frozenset[int]) -> None:
         """Have a launch weigh sums, with another one that does if a kernel does both."""
         values, needs = group.values, group.needs
-        for other in [each for each in self.every if each.again]:
+        reads = _numbers(inside(values, self.stored - again)[1])
+        for other in [g for g in self.every if g.again and reads & _numbers(g.reads)]:
             joined = again | other.again
             both = sorted([*values, *other.values], key=lambda n: n.number)
             three = both, values, other.values
@@ -218,8 +219,8 @@ class Groups:
 
     def _is_read(self, group: Group) -> bool:
         """Say whether another launch reads what one stores, or it is the program's."""
-        others = [_numbers(each.reads) for each in self.every if each is not group]
-        return not self.own.union(*others).isdisjoint(_numbers(group.values))
+        readers = [each for node in group.values for each in self.readers(node)]
+        return bool(readers) or bool(self.own & _numbers(group.values))
 
     def _scores(self, program: Program) -> int:
         """Return of how many products a kernel makes weights of sums; 0 if none does."""
