@@ -25,9 +25,10 @@ from steelyard_kernels.extents.formulas import Fitter, Formula, Point
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """The operations and constants of programs at all points."""
+    """The operations, shapes and constants of programs at all points."""
 
     operations: frozenset[str]
+    shapes: tuple[tuple[Formula, ...], ...]
     constants: frozenset[float]
     numbers: tuple[Number, ...]
 
@@ -35,6 +36,15 @@ class Likeness:
         """Say what a program at some extents has besides; "" if it has nothing."""
         for operation in sorted(_operations(program) - self.operations):
             return f"it has {operation}"
+        shapes = [tuple([n.at(point) for n in shape]) for shape in self.shapes]
+        seen = [node.shape for node in everywhere(program.nodes)]
+        if len(seen) == len(shapes):
+            pairs = zip(seen, shapes, strict=True)
+            other = next((each for each, made in pairs if each != made), None)
+        else:  # what takes all elements is no part: see which shapes there are
+            other = next(iter({*seen} ^ {*shapes}), None)
+        if other is not None:
+            return f"it has values of shape {other}"
         known = {*self.constants, *[number.at(point) for number in self.numbers]}
         for node in _constants(program):
             if node.value not in known and not any(
@@ -47,24 +57,30 @@ class Likeness:
 def likeness(programs: Sequence[Program], fitter: Fitter) -> Likeness:
     """Return what programs at all points are made of; raises Differs if these are unlike."""
     operations = {_operations(program) for program in programs}
+    nodes = [list(everywhere(program.nodes)) for program in programs]
     every = [list(_constants(program)) for program in programs]
-    if len(operations) > 1 or len({len(each) for each in every}) > 1:
+    counts = {(len(own), len(all_)) for own, all_ in zip(every, nodes, strict=True)}
+    if len(operations) > 1 or len(counts) > 1:
         raise Differs("operations are unlike")
 
     def fit(seen: Sequence[int]) -> Formula:
         found = fitter.fit(seen)
         if found is None:
-            raise Differs(f"a constant is {seen[0]} and {seen[-1]}")
+            raise Differs(f"a number is {seen[0]} and {seen[-1]}")
         return found
 
     constants, numbers = set(), list[Number]()
-    for nodes in zip(*every, strict=True):
-        values = [node.value for node in nodes]
+    for alike in zip(*every, strict=True):
+        values = [node.value for node in alike]
         if len(set(map(repr, values))) == 1:
             constants.add(values[0])
         else:
-            numbers.append(number_of(values, nodes[0].dtype, fit))
-    return Likeness(operations.pop(), frozenset(constants), tuple(numbers))
+            numbers.append(number_of(values, alike[0].dtype, fit))
+    shapes = [[node.shape for node in alike] for alike in zip(*nodes, strict=True)]
+    if any(len({len(shape) for shape in alike}) > 1 for alike in shapes):
+        raise Differs("shapes are unlike")
+    found = tuple([tuple(map(fit, zip(*alike, strict=True))) for alike in shapes])
+    return Likeness(operations.pop(), found, frozenset(constants), tuple(numbers))
 
 
 def _constants(program: Program) -> Iterator[Constant]:
