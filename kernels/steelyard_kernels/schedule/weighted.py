@@ -108,7 +108,7 @@ class Weighted(Product):
     def passes(self) -> tuple[Pass, ...]:
         """What is computed in each walk along the keys."""
         known, found = {score.total.number for score in self.scores}, list[Pass]()
-        online = self.totals and online_of(self.nest, self.totals, known)
+        online = online_of(self.nest, self.totals, known) if self.totals else None
         for level in (online.totals,) if online else self.totals or ((),):
             wanted = tuple([taken(total) for total in level]) or self.weights
             totals = {total.number for total in level}
@@ -117,7 +117,7 @@ class Weighted(Product):
             read |= {value.number for value in wanted}
             every = enumerate(self.scores)
             scores = tuple([k for k, score in every if score.total.number in read])
-            found.append(Pass(level, wanted, values, scores, online or None))
+            found.append(Pass(level, wanted, values, scores, online))
             known |= totals
         return tuple(found)
 
