@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import prod
 from typing import Final
 
-from steelyard_kernels.errors import KernelError
+from steelyard_kernels.errors import CompilerBug, KernelError
 from steelyard_kernels.expression.expr import Input, Node, Program, Reduce, operands
 from steelyard_kernels.nest.axes import one_space, stored
 from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan.cuts import MOVED, Cuts, Needs, is_product, is_still
-from steelyard_kernels.plan.pieces import Pieces, inside
+from steelyard_kernels.plan.pieces import Pieces, computed, inside
 from steelyard_kernels.schedule.aliasing import updates_in_place
 from steelyard_kernels.schedule.attention import attention_of
 from steelyard_kernels.schedule.attention_blocking import attended
@@ -129,7 +129,7 @@ class Groups:
         """
         every = dict.fromkeys(read for group in self.every for read in group.reads)
         for weights in [read for read in every if read.number in self.of]:
-            readers = [group for group in self.every if weights in group.reads]
+            readers = self.readers(weights)
             found = [self._weighed(group, prod(weights.shape)) for group in readers]
             kept = weights.number in self.own or not all(again for again, _ in found)
             for group, (again, rows) in zip(readers, found, strict=True):
@@ -179,13 +179,15 @@ class Groups:
         own = {node.number for node in group.values}
         sizes = {n: prod(self.cuts.nodes[n].shape) for n in self.stored - own}
         again = frozenset([n for n, each in sizes.items() if each == size])
-        nodes, _ = inside(group.values, self.stored - again)
-        if sum(map(is_product, nodes)) not in PRODUCTS:
+        memory = self.stored - again
+        products = filter(is_product, computed(group.values, memory))
+        if len([*islice(products, PRODUCTS.stop)]) not in PRODUCTS:
             return frozenset(), []
+        nodes, _ = inside(group.values, memory)
         rows: list[Node] = [
             n for n in nodes if isinstance(n, Reduce) and not is_product(n)
         ]
-        memory = (self.stored - again).union(n.number for n in rows)
+        memory = memory.union(n.number for n in rows)
         program, _ = self.pieces.of(group.values, memory)
         return (again if self.once(program, self._scores) else frozenset()), rows
 
@@ -262,8 +264,12 @@ class Groups:
                     self._try(one, other)
 
     def order(self) -> list[Group]:
-        """Return the launches, each behind those that it reads."""
+        """Return the launches, each behind those that it reads.
+
+        Raises CompilerBug where two wait for each other.
+        """
         done: dict[int, None] = {}
+        opened: set[int] = set()
         found: list[Group] = []
         pending = sorted(self.every, key=self._order, reverse=True)
         while pending:
@@ -272,6 +278,12 @@ class Groups:
                 continue
             before = [each for each in self._before(group) if id(each) not in done]
             if before:
+                if id(group) in opened:
+                    raise CompilerBug(
+                        f"{self.cuts.program.name}: launches wait for one another; "
+                        "report it with the kernel."
+                    )
+                opened.add(id(group))
                 pending.append(group)
                 pending += sorted(before, key=self._order, reverse=True)
             else:

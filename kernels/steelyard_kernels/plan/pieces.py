@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from steelyard_kernels.expression.expr import (
     Input,
@@ -16,6 +16,20 @@ from steelyard_kernels.expression.expr import (
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import Again
 from steelyard_kernels.expression.structure import in_words
+
+
+def computed(values: Iterable[Node], memory: Container[int]) -> Iterator[Node]:
+    """Yield what computes some values, readers first, as far as it is asked for."""
+    pending = list(values)
+    own = {node.number for node in pending}
+    seen: set[int] = set()
+    while pending:
+        node = pending.pop()
+        stored = node.number in memory and node.number not in own
+        if not (isinstance(node, Input) or stored or node.number in seen):
+            seen.add(node.number)
+            pending += operands(node)
+            yield node
 
 
 def inside(
