@@ -16,11 +16,10 @@ from typing import Final
 from steelyard_kernels.errors import CompilerBug, KernelError
 from steelyard_kernels.expression.expr import Input, Node, Program, Reduce, operands
 from steelyard_kernels.nest.axes import one_space, stored
-from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan.cuts import MOVED, Cuts, Needs, is_product, is_still
 from steelyard_kernels.plan.pieces import Pieces, computed, inside
-from steelyard_kernels.schedule.aliasing import updates_in_place
+from steelyard_kernels.plan.rates import is_kernel
 from steelyard_kernels.schedule.attention import attention_of
 from steelyard_kernels.schedule.attention_blocking import attended
 from steelyard_kernels.schedule.cores import WGMMA
@@ -28,7 +27,7 @@ from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.recipes import weighted as recipe
 from steelyard_kernels.schedule.schedule import unheard
-from steelyard_kernels.schedule.strategies import is_one, strategy
+from steelyard_kernels.schedule.strategies import is_one
 from steelyard_kernels.schedule.weighted import weighted_of
 
 PRODUCTS: Final = range(2, 5)  # of a launch: of weights, and what these are made of
@@ -394,19 +393,3 @@ class Groups:
 
 def _numbers(nodes: Iterable[Node]) -> set[int]:
     return {node.number for node in nodes}
-
-
-def is_kernel(program: Program) -> bool:
-    """Say whether a program has schedules, of products if it has one."""
-    try:
-        kind = strategy(program)
-        if kind == "carries" or not one_space(program):
-            return False
-        nest = nest_of(program)
-    except KernelError:
-        return False
-    if not updates_in_place(nest, rows=kind == "rows"):
-        return False
-    if any(map(is_product, program.nodes)):
-        return not isinstance(contraction_of(nest), str)
-    return True

@@ -1,6 +1,6 @@
-"""What launches cost, in nanoseconds: memory against arithmetic, and the hand-over.
+"""Whether one kernel can be, and what launches cost in nanoseconds.
 
-It decides one thing: whether a program that one kernel could compute is better as
+Memory against arithmetic, and the hand-over. It decides one thing: whether a program that one kernel could compute is better as
 several. One kernel may walk a reduction again for each index of another.
 """
 
@@ -10,14 +10,18 @@ from dataclasses import dataclass
 from math import prod
 
 from steelyard_kernels import cost
+from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
-from steelyard_kernels.nest.axes import Nest
+from steelyard_kernels.nest.axes import Nest, one_space
 from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.nest.reads import reads_of
+from steelyard_kernels.plan.cuts import is_product
+from steelyard_kernels.schedule.aliasing import updates_in_place
 from steelyard_kernels.schedule.contraction import product_of
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import CACHE_RATE, FORK_JOIN_NS, Machine
+from steelyard_kernels.schedule.strategies import strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +80,19 @@ def _walked(nest: Nest) -> int:
         for each in reads.inside([value], value.over):
             around[each.number].append(opened)
     return total
+
+
+def is_kernel(program: Program) -> bool:
+    """Say whether a program has schedules, of products if it has one."""
+    try:
+        kind = strategy(program)
+        if kind == "carries" or not one_space(program):
+            return False
+        nest = nest_of(program)
+    except KernelError:
+        return False
+    if not updates_in_place(nest, rows=kind == "rows"):
+        return False
+    if any(map(is_product, program.nodes)):
+        return not isinstance(contraction_of(nest), str)
+    return True
