@@ -101,9 +101,9 @@ def test_make_bench_is_short_enough_for_two_minutes():
 
 
 def test_make_gpu_is_a_matter_of_minutes():
-    """Points times four blocks times 0.3 s."""
+    """Points times four blocks times 0.3 s: less than three minutes."""
     points = measured("gpu")
-    assert 100 <= len(points) == len(set(points)) <= 130
+    assert 100 <= len(points) == len(set(points)) <= 150
 
 
 def test_several_kernels_are_one_work_where_they_run():
