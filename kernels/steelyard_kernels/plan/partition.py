@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -126,16 +126,60 @@ class _Planned:
     def plan(self) -> Plan:
         """Return all launches in order, copies of what could not be overwritten last.
 
-        Equal ones are side by side where they can be.
+        Equal ones are side by side where they can be, and values lie where one was that
+        is read for the last time if that takes less memory.
         """
         order = self.groups.order()
+        apart = self._plan(order, {})
+        over = self._over(order)
+        within = self._plan(order, over) if over else apart
+        return within if within.size < apart.size else apart
+
+    def _over(self, order: Sequence[Group]) -> dict[int, Node]:
+        """Return the values that may overwrite another one, by number, with that one.
+
+        It is as large, of the same dtype, and read by no later launch; and a kernel that
+        reads it updates it in place.
+        """
+        last = {read.number: group for group in order for read in group.reads}
+        kept = {stored(output).number for output in self.program.outputs}
+        found: dict[int, Node] = {}
+        for group in order:
+            dying = {
+                read.number: read
+                for read in group.reads
+                if last[read.number] is group and read.number not in kept
+            }
+            for node in group.values:
+                read = self._under(group, node, dying.values())
+                if read is not None and node.number not in kept:
+                    found[node.number] = dying.pop(read.number)
+        return found
+
+    def _under(self, group: Group, node: Node, reads: Iterable[Node]) -> Node | None:
+        """Return which of some stored values a launch may overwrite with another."""
+        memory = self.groups.memory(group)
+        for read in reads:
+            if isinstance(read, Input) or read.shape != node.shape:
+                continue
+            into = [read.number if each is node else None for each in group.values]
+            made, _ = self.groups.pieces.of(group.values, memory, into)
+            if read.dtype is node.dtype and self.groups.once(made, is_kernel):
+                return read
+        return None
+
+    def _plan(self, order: Sequence[Group], over: dict[int, Node]) -> Plan:
+        """Return the plan in which some values are written over others."""
         buffered: list[Node] = []
         homes: dict[int, Home] = {}
         for node in [node for group in order for node in group.values]:
             own = self._own(node)
+            if node.number in over:
+                homes[node.number] = homes[over[node.number].number]
+                continue
             homes[node.number] = own[0].name if own else len(buffered)
             buffered += [] if own else [node]
-        launches = [self._launch(group, homes) for group in order]
+        launches = [self._launch(group, homes, over) for group in order]
         launches += [self._copy(each, stored(each), homes) for each in self.copied]
         inputs = self.program.inputs
         updates = {
@@ -149,7 +193,9 @@ class _Planned:
         """Return the outputs that a value is written to by the launch that computes it."""
         return [o for o in self.outputs.get(node.number, ()) if o not in self.copied]
 
-    def _launch(self, group: Group, homes: dict[int, Home]) -> Launch:
+    def _launch(
+        self, group: Group, homes: dict[int, Home], over: dict[int, Node]
+    ) -> Launch:
         values: list[Node] = []
         writes: list[Home] = []
         updates: list[int | None] = []
@@ -159,7 +205,10 @@ class _Planned:
                 values.append(node)
                 writes.append(homes[node.number] if output is None else output.name)
                 into = None if output is None else output.updates
-                source = None if into is None else self.program.inputs[into]
+                source: Node | None = (
+                    None if into is None else self.program.inputs[into]
+                )
+                source = over.get(node.number) if output is None else source
                 updates.append(
                     source.number if source and source in group.reads else None
                 )
