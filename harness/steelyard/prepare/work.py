@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import repeat
@@ -150,14 +151,14 @@ class Bindable(Protocol):
         ...
 
 
-class BoundOnCall:
+class BoundOnCall(ABC):
     """A `Bindable` that a call binds and launches once, keeping nothing."""
 
     __slots__ = ()
 
+    @abstractmethod
     def bind(self, *arrays: Any, **keywords: Any) -> Any:
         """Return the launch on these arguments."""
-        raise NotImplementedError
 
     def __call__(self, *arrays: Any, **keywords: Any) -> None:
         """Launch it once, as a program that keeps nothing does."""

@@ -160,11 +160,12 @@ class _Planned:
         """Return which of some stored values a launch may overwrite with another."""
         memory = self.groups.memory(group)
         for read in reads:
-            if isinstance(read, Input) or read.shape != node.shape:
+            alike = (read.shape, read.dtype) == (node.shape, node.dtype)
+            if isinstance(read, Input) or not alike:
                 continue
             into = [read.number if each is node else None for each in group.values]
             made, _ = self.groups.pieces.of(group.values, memory, into)
-            if read.dtype is node.dtype and self.groups.once(made, is_kernel):
+            if self.groups.once(made, is_kernel):
                 return read
         return None
 
