@@ -5,12 +5,11 @@ from dataclasses import dataclass
 import gpu
 import numpy as np
 import pytest
+from test_strides import both, chain, mixed, stepped
 
 from steelyard_device import cuda
 from steelyard_device.cuda import strided
-from steelyard_kernels import array as xp
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.function import kernel
 
 RNG = np.random.default_rng(11)
 
@@ -19,31 +18,6 @@ RNG = np.random.default_rng(11)
 def context():
     """Give the first GPU; skip without one."""
     return gpu.context()
-
-
-@kernel
-def mixed(a, b):
-    """Read both."""
-    return 2 * a + xp.abs(b)
-
-
-@kernel
-def both(a):
-    """Give two results."""
-    return a + 1, a - 1
-
-
-@kernel
-def stepped(a, b):
-    """Update the first, and add it up."""
-    return {"a": a + b, "sums": xp.sum(a, axis=0)}
-
-
-@kernel
-def chain(x, w):
-    """Multiply twice, in several launches."""
-    y = x @ w
-    return (y - xp.mean(y, axis=-1, keepdims=True)) @ w
 
 
 @dataclass(eq=False)
