@@ -25,9 +25,6 @@ SHARES: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
 POINTS: Final = 60
 """Of a distribution's line, at most."""
 
-MANY: Final = 8
-"""Colours; then they begin again."""
-
 CODE: Final = (
     *("bytes", "operations", "dtype", "schedule", "registers", "spill_bytes"),
     *("library", "code_hash"),
@@ -71,7 +68,7 @@ def modes(group: Sequence[Row]) -> Markup:
         mark = svg.interval(x, y, one.low, one.value, one.high)
         parts += [
             svg.words(0, y + 4, mode),
-            tag("g", mark, class_=f"k{at % MANY}"),
+            tag("g", mark, class_=f"k{at % svg.COLOURS}"),
             svg.words(WIDE, y + 4, units.duration(one.value), "end", "name"),
         ]
     said = ", ".join(f"{mode} {units.duration(one.value)}" for mode, one in known)
@@ -132,7 +129,9 @@ def distribution(row: Row) -> Markup:
             for share in shares
         )
         start = f"M{x(ordered[0]):.0f} 110"
-        parts.append(svg.line(start + d, f"k{at % MANY}", f"block {trial.block}"))
+        parts.append(
+            svg.line(start + d, f"k{at % svg.COLOURS}", f"block {trial.block}")
+        )
     parts.append(svg.words(LEFT, 12, f"{row.mode}: share of windows that took at most"))
     about = (
         f"{len(row.trials)} blocks from {units.duration(low)} to {units.duration(high)}"
@@ -154,7 +153,7 @@ def ledger(row: Row) -> Iterator[Markup]:
         said = f"{name} {units.duration(value)}, {100 * value / total:.1f} %"
         if value > 0:
             size = {"x": f"{x(at):.1f}", "width": f"{x(at + value) - x(at):.1f}"}
-            colour = f"f{n % MANY}" if name != "untracked" else "f6"
+            colour = f"f{n % svg.COLOURS}" if name != "untracked" else "f6"
             kind = {"y": 2, "height": 18, "class_": f"on {colour}"}
             made.append(tag("rect", **size, **kind))
             at += value
@@ -163,7 +162,9 @@ def ledger(row: Row) -> Iterator[Markup]:
     bar = svg.picture(WIDE, 22, f"{row.mode}: ledger of one call", about, *made)
     keys = (
         tag(
-            "li", tag("b", "■ ", class_=f"t{n % MANY if m != 'untracked' else 6}"), said
+            "li",
+            tag("b", "■ ", class_=f"t{n % svg.COLOURS if m != 'untracked' else 6}"),
+            said,
         )
         for n, (m, said) in enumerate(zip(parts, names, strict=True))
     )
@@ -201,7 +202,10 @@ def clocks(row: Row) -> Iterator[Markup]:
     for at, (name, one) in enumerate(read.items()):
         y = LINE * (at + 0.7)
         mark = svg.interval(x, y, one.low, one.value, one.high)
-        parts += [svg.words(0, y + 4, name), tag("g", mark, class_=f"k{at % MANY}")]
+        parts += [
+            svg.words(0, y + 4, name),
+            tag("g", mark, class_=f"k{at % svg.COLOURS}"),
+        ]
     bottom = LINE * len(read)
     parts += svg.axis(x, 0, bottom, units.duration)
     yield svg.picture(WIDE, bottom + LINE, f"{row.mode} by clock", "", *parts)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from steelyard import units
-from steelyard.analyse.stats import Estimate
 from steelyard.report import chart, drawing, scale, text
 from steelyard.report.grid import Column, Sheet
 from steelyard.report.pages import svg
 from steelyard.report.pages.html import Markup, Section, page, sheet, tag
-from steelyard.store import archive
 from steelyard.store.series import History, Place, places
 
 WIDE: Final = 180
@@ -23,9 +21,6 @@ DRAWN: Final = 40
 
 FLAT: Final = 0.02
 """Share of its times that a small picture is high at least: noise is no mountain."""
-
-FIGURES: Final = 5
-"""Of a time in the data of a page."""
 
 
 def dumps(found: Sequence[History], about: Sequence[str]) -> str:
@@ -38,7 +33,7 @@ def dumps(found: Sequence[History], about: Sequence[str]) -> str:
         Section("Steps", list(_drawings(stepped[:DRAWN]))),
         Section("Cases", [sheet(_sheet(good))] if good else []),
     ]
-    return page("History", about, sections, _data(good))
+    return page("History", about, sections, "history")
 
 
 def _greatest(one: History) -> float:
@@ -126,31 +121,3 @@ def _trend(one: History) -> Markup:
         parts.append(svg.line("".join(flat), "level"))
     said = f"{units.duration(low)} to {units.duration(high)}"
     return svg.picture(WIDE, HIGH, said, "", *parts)
-
-
-def _data(good: Sequence[History]) -> dict[str, Any]:
-    """Return the points as ``[run, time, low, high]``, times in nanoseconds."""
-    runs = {point.run: point for one in good for point in one.points}
-    numbers = {run: number for number, run in enumerate(runs)}
-    return {
-        "steelyard": archive.PAGE,
-        "of": "history",
-        "runs": [[one.run, one.commit, one.started] for one in runs.values()],
-        "series": [
-            {
-                "case": one.case,
-                "mode": one.mode,
-                "points": [
-                    [numbers[point.run], *_rounded(point.estimate)]
-                    for point in one.points
-                ],
-            }
-            for one in good
-        ],
-    }
-
-
-def _rounded(estimate: Estimate) -> Iterator[float]:
-    for time in (estimate.value, estimate.low, estimate.high):
-        rounded = float(f"{time:.{FIGURES}g}")
-        yield int(rounded) if rounded.is_integer() else rounded

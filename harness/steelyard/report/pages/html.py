@@ -19,6 +19,7 @@ from steelyard.machine import embedded
 from steelyard.machine.printable import printable
 from steelyard.report import curves, drawing
 from steelyard.report.grid import Cell, Column, Sheet
+from steelyard.store.archive import PAGE
 
 T = TypeVar("T")
 
@@ -136,8 +137,9 @@ class Section:
 def page(
     title: str, about: Sequence[str], sections: Sequence[Section], data: Any
 ) -> str:
-    """Return a whole page: what it is of, its sections, and its data as JSON."""
+    """Return a whole page: its sections, and what it holds as JSON, or is of in a word."""
     sections = [one for one in sections if one.parts]
+    document = {"steelyard": PAGE, "of": data} if isinstance(data, str) else data
     style, script = _asset("page.css") + _palette(), _asset("page.js")
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
@@ -166,7 +168,7 @@ def page(
         tag(
             "footer", tag("p", f"Written by steelyard {metadata.version('steelyard')}.")
         ),
-        Markup(embedded.element(data)),
+        Markup(embedded.element(document)),
         Markup(f"<script>{script}</script>"),
     )
     return f"<!doctype html>\n{tag('html', tag('head', *head), tag('body', *body), lang='en')}\n"

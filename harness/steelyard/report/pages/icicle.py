@@ -15,7 +15,6 @@ from steelyard.report import stacks_table
 from steelyard.report.grid import grid
 from steelyard.report.pages import svg
 from steelyard.report.pages.html import Markup, Section, page, sheet, tag
-from steelyard.store import archive
 
 WIDE: Final = 960
 LINE: Final = 22
@@ -27,7 +26,6 @@ DEEP: Final = 60
 """Levels of a picture of stacks."""
 
 LISTED: Final = 20
-COLOURS: Final = 8
 
 
 @dataclass(slots=True)
@@ -179,7 +177,7 @@ def _bars(  # noqa: PLR0917 # where a bar lies, then what all of them share
     wide = frame.time * scale
     if wide < LEAST or depth >= how.deepest:
         return
-    colour = colours.setdefault(frame.name, len(colours) % COLOURS)
+    colour = colours.setdefault(frame.name, len(colours) % svg.COLOURS)
     y = LINE * depth
     place = {"x": f"{x:.1f}", "y": y, "width": f"{wide:.1f}", "height": LINE - 1}
     said = f"{frame.name} {how.write(frame.time)}"
@@ -210,5 +208,4 @@ def dumps_stacks(found: Stacks, name: str) -> str:
 
 
 def _page(of: str, name: str, parts: Iterable[Markup]) -> str:
-    data = {"steelyard": archive.PAGE, "of": of}
-    return page(f"{of.title()} {name}", [], [Section("Time", list(parts))], data)
+    return page(f"{of.title()} {name}", [], [Section("Time", list(parts))], of)

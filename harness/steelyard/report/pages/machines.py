@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from steelyard import units
 from steelyard.analyse import kinds
@@ -11,14 +11,10 @@ from steelyard.report import chart, scale, text
 from steelyard.report.grid import Column, Sheet
 from steelyard.report.pages import svg
 from steelyard.report.pages.html import Markup, Section, page, sheet, tag
-from steelyard.store import archive
 from steelyard.store.series import History, Point
 
 WIDE: Final = 200
 LINE: Final = 12
-
-COLOURS: Final = 8
-"""Kinds that have a colour of their own."""
 
 Latest = Mapping[str, Point]
 """The latest point of a case in a mode, by the kind of its machine."""
@@ -39,7 +35,7 @@ def dumps(found: Mapping[str, Sequence[History]], about: Sequence[str]) -> str:
         Section("Machines", [tag("p", f"{said} {warning}"), _kinds(found, names)]),
         Section("Cases", [_cases(rows, names)] if rows else []),
     ]
-    return page("Machines", about, sections, _data(rows, list(found)))
+    return page("Machines", about, sections, "machines")
 
 
 def _kinds(found: Mapping[str, Sequence[History]], names: Mapping[str, str]) -> Markup:
@@ -58,21 +54,15 @@ def _kinds(found: Mapping[str, Sequence[History]], names: Mapping[str, str]) -> 
     shown: Sequence[Column[str]] = (
         Column("name", lambda kind: _named(names[kind], at[kind]), right=False),
         *(Column(name, fact(name), right=False) for name in asked),
-        Column(
-            "of them", lambda kind: str(max(map(_machines, found[kind]), default=0))
-        ),
+        Column("of them", lambda kind: str(max(h.machines for h in found[kind]))),
         Column("rows", lambda kind: str(sum(bool(h.points) for h in found[kind]))),
         Column("latest (UTC)", last, right=False),
     )
     return sheet(Sheet("what was measured on", shown, list(found)))
 
 
-def _machines(one: History) -> int:
-    return one.machines
-
-
 def _named(name: str, at: int) -> Markup:
-    return tag("span", name, class_=f"t{at % COLOURS}")
+    return tag("span", name, class_=f"t{at % svg.COLOURS}")
 
 
 def _cases(rows: Mapping[tuple[str, str], Latest], names: Mapping[str, str]) -> Markup:
@@ -113,7 +103,7 @@ def _drawn(
             tag(
                 "g",
                 svg.interval(x, LINE * (at + 0.5), one.low, one.value, one.high),
-                class_=f"k{order.index(kind) % COLOURS}",
+                class_=f"k{order.index(kind) % svg.COLOURS}",
             )
             for at, (kind, one) in enumerate(known.items())
         ]
@@ -128,24 +118,3 @@ def _spread(latest: Latest) -> str:
     if len(values) < 2 or min(values) <= 0:
         return units.NOTHING
     return f"{max(values) / min(values):.2f} x"
-
-
-def _data(
-    rows: Mapping[tuple[str, str], Latest], order: Sequence[str]
-) -> dict[str, Any]:
-    """Return the times in nanoseconds, by the place of their kind."""
-    return {
-        "steelyard": archive.PAGE,
-        "of": "machines",
-        "kinds": list(order),
-        "rows": [
-            {"case": case, "mode": mode, "times": dict(_times(latest, order))}
-            for (case, mode), latest in rows.items()
-        ],
-    }
-
-
-def _times(latest: Latest, order: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
-    for kind, point in latest.items():
-        one = point.estimate
-        yield order.index(kind), [point.run, one.value, one.low, one.high]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from steelyard.analyse.run import Run
 from steelyard.report import stored
 from steelyard.report.pages.html import Section, page, sheet, tag
-from steelyard.store import archive, private
+from steelyard.store import private
 
 
 def dumps(
@@ -28,7 +27,5 @@ def dumps(
         Section("Pages", [tag("ul", *other)] if other else []),
         Section("Runs", [sheet(table, link=lambda run: pages.get(run.short))]),
     ]
-    data: dict[str, Any] = {"steelyard": archive.PAGE, "of": "store"}
-    data["runs"] = [run.uid for run in runs]
     about = f"{len(runs)} runs, {sum(counts.values())} trials"
-    return page(f"Store {private.anonymous(name)}", [about], sections, data)
+    return page(f"Store {private.anonymous(name)}", [about], sections, "store")

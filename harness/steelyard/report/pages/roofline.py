@@ -15,7 +15,6 @@ from steelyard.report.pages.html import Markup, tag
 
 TOP: Final = 24
 HIGH: Final = 320
-COLOURS: Final = 8
 
 
 def figure(made: Sequence[Row], table: Mapping[str, Any]) -> Iterator[Markup]:
@@ -43,8 +42,8 @@ def figure(made: Sequence[Row], table: Mapping[str, Any]) -> Iterator[Markup]:
     names = []
     for at, (name, group) in enumerate(groupby(rows, key=lambda one: one[0].benchmark)):
         points = [_point(row, x(i), y(done)) for row, i, done in group]
-        parts.append(tag("g", *points, class_=f"k{at % COLOURS}"))
-        names.append(tag("li", tag("b", "● ", class_=f"t{at % COLOURS}"), name))
+        parts.append(tag("g", *points, class_=f"k{at % svg.COLOURS}"))
+        names.append(tag("li", tag("b", "● ", class_=f"t{at % svg.COLOURS}"), name))
     said = f"{len(rows)} rows; a copy reaches {units.rate(bandwidth, 'B')}"
     title = "operations per second over operations per byte"
     high = HIGH + 2 * LINE

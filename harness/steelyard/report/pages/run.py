@@ -46,8 +46,7 @@ def dumps(found: Results, *, samples: bool | None = None) -> str:
         Section("Cases", list(_cases(run, made, names))),
     ]
     about = private.anonymous(text.header(run, len(found.trials)))
-    named = {"steelyard": archive.PAGE, "of": "run", "run": run.uid}
-    written = page(f"Run {run.short}", about, sections, named)
+    written = page(f"Run {run.short}", about, sections, "run")
     room = None if samples else LARGEST - len(written.encode())
     if samples is False or (room is not None and room < 0):
         return written

@@ -6,9 +6,13 @@ Colours are classes of the page's style, so that they suit light, dark and paper
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from steelyard.report.pages.html import Markup, join, tag
 from steelyard.report.scale import Scale
+
+COLOURS: Final = 8
+"""Of a page's style, one a kind or a block; then they begin again."""
 
 
 def picture(
