@@ -95,12 +95,12 @@ class Lazy(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of all commands."""
-        return [*_commands()]
+        return sorted(_entry_points() | _ours())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, which is not imported for that."""
         del ctx
-        target = _commands().get(cmd_name)
+        target = _ours().get(cmd_name) or _entry_points().get(cmd_name)
         return Deferred(cmd_name, target) if target else None
 
     def resolve_command(
@@ -108,7 +108,7 @@ class Lazy(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; where there is none, name the nearest."""
         word = args[0] if args else "-"
-        if not word.startswith("-"):
+        if not word.startswith("-") and word not in _ours():
             self._require(word, self.list_commands(ctx))
         return super().resolve_command(ctx, args)
 
@@ -238,9 +238,9 @@ def _report(error: Exception) -> int:
     return BUG
 
 
-def _commands() -> dict[str, str]:
-    """Return all commands by name: where each is, as ``module:attribute``."""
-    return dict(sorted((_entry_points() | dict(SISTERS) | _own()).items()))
+def _ours() -> dict[str, str]:
+    """Return where our commands are, as ``module:attribute``."""
+    return dict(SISTERS) | _own()
 
 
 @functools.cache
