@@ -1,12 +1,12 @@
 """What both sides of a gate import of a project, however that is installed."""
 
 import json
-import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
 
 import pytest
+import shell
 from shell import git
 
 from steelyard.errors import USAGE, SteelyardError
@@ -115,13 +115,8 @@ print(*(["refused"] if Origins.stated().refusal() else found))
         head = opened.enter_context(Side.head().prepared())
         base = opened.enter_context(Side.of_ref("HEAD"))
         return [
-            subprocess.run(
-                [side.python, "-P", "-c", script, *names],
-                cwd=side.root,
-                env=side.variables(),
-                check=True,
-                capture_output=True,
-                text=True,
+            shell.run(
+                [side.python, "-P", "-c", script, *names], side.root, side.variables()
             ).stdout.split()
             for side in (base, head.beside(base))
         ]
@@ -137,7 +132,10 @@ LAYOUTS = {
 
 @pytest.mark.parametrize(
     ("layout", "origin"),
-    [*((layout, "checkout") for layout in LAYOUTS), ("src", "wheel"), ("src", "index")],
+    [
+        *(("src", "checkout"), ("flat", "wheel"), ("module", "index")),
+        ("namespace", "checkout"),
+    ],
 )
 def test_each_side_runs_its_own_code_of_an_installed_copy(checkout, layout, origin):
     """Whichever commit was installed, by whatever name, head's changes included.
@@ -250,9 +248,6 @@ def test_a_build_command_is_for_both_sides_of_an_installed_copy(checkout):
         for side, told in ((base, "1"), (head.beside(base), "2")):
             variables = {**side.variables(), "PYTHONPATH": ""}
             line = [side.python, "-P", "-c", "import mine; print(mine.WHERE)"]
-            done = subprocess.run(
-                line, env=variables, check=True, capture_output=True, text=True
-            )
-            assert done.stdout.strip() == told
+            assert shell.run(line, None, variables).stdout.strip() == told
             own = [one for one in side.origins.places if "/.venv/" in one]
             assert own[0].startswith(str(root.parent / worktrees.PREFIX))

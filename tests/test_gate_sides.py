@@ -1,12 +1,12 @@
 import fcntl
 import os
-import subprocess
 import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import shell
 from shell import git
 
 import steelyard
@@ -62,14 +62,7 @@ def homes(tmp_path):
 def imported(side, expression):
     """Return what a process of a side's prints."""
     command = [side.python, "-c", f"import mine, steelyard; print({expression})"]
-    return subprocess.run(
-        command,
-        cwd=side.root,
-        env=side.variables(),
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
+    return shell.run(command, side.root, side.variables()).stdout.strip()
 
 
 def test_base_is_a_commit_with_its_own_sources_and_heads_harness(project, tmp_path):

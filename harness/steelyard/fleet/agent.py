@@ -163,13 +163,13 @@ class _Held:
                 self._taken = not self._record.renew(self.claim, seconds=pause)
                 self._renewed = began
 
-    def wait(self, process: subprocess.Popen[str]) -> int:
+    def wait(self, process: subprocess.Popen[str]) -> None:
         """Wait for the child; end it where the lease is lost, or on request."""
         while not self.over:
             with suppress(subprocess.TimeoutExpired):
-                return process.wait(LOOK)
+                process.wait(LOOK)
+                return
         keeper.end_kept(process)
-        return process.returncode
 
     def say(self, what: Callable[[], bool]) -> bool:
         """Say how it ended, as long as the lease lasts; tell whether that was heard."""
@@ -248,21 +248,7 @@ def _run(
     log: IO[str],
     held: _Held,
 ) -> int:
-    with subprocess.Popen(
-        keeper.command(line),
-        env=variables,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            return held.wait(process)
-        except BaseException:
-            keeper.end_kept(process)
-            raise
+    return children.run(line, WAIT, variables, folder, log, wait=held.wait).code
 
 
 def _words(order: Order, tip: Environment) -> list[str]:

@@ -11,7 +11,6 @@ import fcntl
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -130,16 +129,11 @@ def _install(tree: Path, who: str) -> None:
     unset = ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT")
     known = {n: v for n, v in children.environment().items() if n not in unset}
     for line in lines:
-        try:
-            done = children.run(line, projects.SECONDS, known, tree)
-            code, said = done.code, done.output + done.errors
-        except (OSError, subprocess.TimeoutExpired) as error:
-            code, said = 1, str(error)
+        code, end = projects.built(line, tree, known)
         if code:
-            tail = "\n".join(said.strip().splitlines()[-projects.LOG_LINES :])
             raise UnjudgedError(
                 f"{who} does not build: `{' '.join(line[:3])}` ended with {code}. Mend "
-                f"it, or name a command in [tool.steelyard] build:\n{tail}"
+                f"it, or name a command in [tool.steelyard] build:\n{end}"
             )
 
 

@@ -13,13 +13,14 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tomllib
 import venv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from configparser import ConfigParser
 from configparser import Error as ConfigError
 from dataclasses import dataclass, field
@@ -265,15 +266,10 @@ def install(tree: Path, folders: Sequence[str], into: Path, who: str) -> None:
     """
     said = ""
     for line in _installers(tree, folders, into):
-        try:
-            done = children.run(line, SECONDS, folder=tree)
-            code, output = done.code, done.output + done.errors
-        except (OSError, subprocess.TimeoutExpired) as error:
-            code, output = 1, str(error)
+        code, end = built(line, tree)
         if code == 0 and into.is_dir():
             return
-        said += f"`{' '.join(line[:4])} ...` ended with {code}:\n"
-        said += "".join(f"{s}\n" for s in output.strip().splitlines()[-LOG_LINES:])
+        said += f"`{' '.join(line[:4])} ...` ended with {code}:\n{end}\n"
         shutil.rmtree(into, ignore_errors=True)
     raise UnjudgedError(
         f"{who} does not build, and what is installed is the code of another commit. "
@@ -281,6 +277,19 @@ def install(tree: Path, folders: Sequence[str], into: Path, who: str) -> None:
         f"name a command in [tool.steelyard] build (docs/gate.md). The builds said:\n"
         f"{said.rstrip()}"
     )
+
+
+def built(
+    command: str | Sequence[str], tree: Path, variables: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """Run a build in a tree; return its exit code and the end of what it said."""
+    try:
+        line = shlex.split(command) if isinstance(command, str) else command
+        done = children.run(line, SECONDS, variables, tree)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return 1, str(error)
+    said = (done.output + done.errors).strip().splitlines()
+    return done.code, "\n".join(said[-LOG_LINES:])
 
 
 def _installers(tree: Path, folders: Sequence[str], into: Path) -> Iterator[list[str]]:

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import os
 import random
-import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -207,19 +205,12 @@ def run_build(build: str, tree: Path, who: str) -> None:
     Raises:
         UnjudgedError: it fails; the sentence has the end of its output.
     """
-    log = tree.parent / "build.log"
     variables = children.environment(STEELYARD_PYTHON=sys.executable)
-    with log.open("w") as output:
-        try:
-            line = shlex.split(build)
-            code = children.run(line, projects.SECONDS, variables, tree, output).code
-        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-            code, _ = 1, output.write(f"{error}\n")
+    code, end = projects.built(build, tree, variables)
     if code:
         raise UnjudgedError(
             f"{who} does not build: `{build}` ended with {code}. Mend it, "
-            f"or name another baseline. The end of its output:\n"
-            f"{_tail(log.read_text(errors='replace'), projects.LOG_LINES)}"
+            f"or name another baseline. The end of its output:\n{end}"
         )
 
 
@@ -322,7 +313,3 @@ def _replace(old: Path, new: Path) -> None:
     shutil.rmtree(new, ignore_errors=True)
     skipped = shutil.ignore_patterns("__pycache__", ".*")
     shutil.copytree(old, new, ignore=skipped)
-
-
-def _tail(text: str, lines: int) -> str:
-    return "\n".join(text.strip().splitlines()[-lines:])

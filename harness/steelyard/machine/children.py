@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,11 +52,13 @@ def run(
     variables: Mapping[str, str] | None = None,
     folder: Path | None = None,
     output: int | IO[str] = subprocess.PIPE,
+    *,
+    wait: Callable[[subprocess.Popen[str]], object] = lambda _: None,
 ) -> ProcessResult:
     """Run a program, and end all that it starts when it ends.
 
     It has this environment unless given another. Its errors go where its output goes if
-    that is not kept.
+    that is not kept. ``wait`` may wait for it first, and end it.
 
     Raises:
         OSError: it cannot be started.
@@ -75,6 +77,7 @@ def run(
         start_new_session=True,
     ) as process:
         try:
+            wait(process)
             said, errors = process.communicate(timeout=seconds)
         except BaseException:
             keeper.end_kept(process)

@@ -42,7 +42,7 @@ from steelyard.clocks import gpu as clocks
 from steelyard.declare import config, discovery
 from steelyard.declare.benchmark import Benchmark, Case
 from steelyard.declare.mode import Mode
-from steelyard.declare.plan import PlannedTrial, able, needs_gpu, plan
+from steelyard.declare.plan import able, needs_gpu, plan
 from steelyard.errors import BenchmarkError, SteelyardError
 from steelyard.machine import files
 from steelyard.machine import gpu_choice as gpu
@@ -262,12 +262,8 @@ def measure(points: Sequence[tuple[Case, Mode]]) -> Times:
             gpu=gpu.choose(chosen.gpu), clock=clocks.known(chosen.clock)
         )
     with lock.measuring(wait=PATIENCE):
-        runner.run(turns, settings, keep, _quietly)
+        runner.run(turns, settings, keep, lambda _turn: None)
     return times
-
-
-def _quietly(_: PlannedTrial) -> None:
-    """Tell nobody of a turn that begins."""
 
 
 def _seconds(trial: Trial) -> float | str:

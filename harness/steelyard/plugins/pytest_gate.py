@@ -96,7 +96,17 @@ class Gating:
         return [*map(words.sentence, lost), *map(words.of_static, forbidden)]
 
 
-class Rest(pytest.Item):
+class Failing(pytest.Item):
+    """A test that is shown by its sentence where it fails."""
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override] # its style is passed by collectors only
+        """Show the sentence: the traceback would be ours."""
+        if isinstance(excinfo.value, SteelyardError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo)
+
+
+class Rest(Failing):
     """What the gate says that belongs to no case."""
 
     def runtest(self) -> None:
@@ -108,12 +118,6 @@ class Rest(pytest.Item):
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Say where it is: nowhere but in the command line."""
         return self.config.rootpath, None, self.name
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override] # its style is passed by collectors only
-        """Show the sentences: the traceback would be ours."""
-        if isinstance(excinfo.value, SteelyardError):
-            return str(excinfo.value)
-        return super().repr_failure(excinfo)
 
 
 def judge(config: pytest.Config, case: Case, mode: Mode) -> None:

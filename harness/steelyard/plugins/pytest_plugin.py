@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from steelyard.errors import BenchmarkError, SteelyardError
+from steelyard.plugins import pytest_gate
 
 if TYPE_CHECKING:
     from steelyard.analyse.trial import Trial
@@ -61,8 +62,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Judge instead of measuring where a baseline is named."""
     if config.getoption("steelyard_gate"):
-        from steelyard.plugins import pytest_gate
-
         config.pluginmanager.register(pytest_gate.Gating(config), pytest_gate.NAME)
 
 
@@ -150,7 +149,7 @@ class Suite(pytest.File):
                 yield MeasuredItem.of(self, case, mode, group)
 
 
-class MeasuredItem(pytest.Function):
+class MeasuredItem(pytest_gate.Failing, pytest.Function):
     """One case in one mode."""
 
     case: Case
@@ -165,8 +164,6 @@ class MeasuredItem(pytest.Function):
             _measure(parent.config, case, mode, clock, benchmark)
 
         def judge() -> None:
-            from steelyard.plugins import pytest_gate
-
             pytest_gate.judge(parent.config, case, mode)
 
         made = judge if gating else measure
@@ -181,12 +178,6 @@ class MeasuredItem(pytest.Function):
     def reportinfo(self) -> tuple[Path, int, str]:
         """Say where the benchmark's function is."""
         return self.path, self.case.benchmark.line - 1, self.name
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override] # its style is passed by collectors only
-        """Show a failed case by its sentence: the traceback would be ours."""
-        if isinstance(excinfo.value, SteelyardError):
-            return str(excinfo.value)
-        return super().repr_failure(excinfo)
 
 
 def _name(case: Case, mode: Mode) -> str:
@@ -257,6 +248,7 @@ def _fail(sentence: str) -> None:
 def _facts(trial: Trial) -> dict[str, Any]:
     """Return what pytest-benchmark has no column for, in plain types and seconds."""
     from steelyard.analyse import stats
+    from steelyard.store import codec
 
     summary = stats.of(trial)
     return {
@@ -274,15 +266,8 @@ def _facts(trial: Trial) -> dict[str, Any]:
         "operations": trial.facts.get("operations"),
         "code_hash": trial.facts.get("code_hash"),
         "doubts": [str(doubt) for doubt in trial.doubts],
-        "gpu": _plain(trial.extra.get("gpu")),
+        "gpu": codec.plain(trial.extra.get("gpu")),
     }
-
-
-def _plain(value: Any) -> Any:
-    """Return facts as JSON has them."""
-    from steelyard.store import codec
-
-    return codec.plain(value)
 
 
 def _axes(axes: Mapping[str, Any]) -> dict[str, Any]:

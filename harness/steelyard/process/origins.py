@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
+from steelyard.machine.decoding import made
+
 VARIABLE: Final = "STEELYARD_ORIGINS"
 
 SHOWN: Final = 3
@@ -39,13 +41,7 @@ class Origins:
     @classmethod
     def stated(cls, variables: Mapping[str, str] = os.environ) -> Self:
         """Return what the parent stated; nothing where it did not."""
-        found = json.loads(variables.get(VARIABLE) or "{}")
-        return cls(
-            names=tuple(found.get("names", ())),
-            places=tuple(found.get("places", ())),
-            avoided=tuple(found.get("avoided", ())),
-            wrong=found.get("wrong", ""),
-        )
+        return made(json.loads(variables.get(VARIABLE) or "{}"), cls)
 
     def variable(self) -> dict[str, str]:
         """Return the variable for a process."""
