@@ -54,6 +54,12 @@ def read(nanoseconds):
     return {"ticks": [nanoseconds + 500] * 40, **errors}
 
 
+def warmed(share):
+    """Return what a trial keeps of how much of its data lay in a cache."""
+    return {"audit": {"kept_warm": share}}
+
+
+ONCE_QUICK = [[210, 100]] * 6 + [[190, 100]]
 EVENTS = trials.clock("events", offset=2400.0, uncertainty=150.0)
 GRAPH = trials.clock("graph", offset=1500.0, uncertainty=150.0)
 CUPTI = trials.clock("cupti")
@@ -89,6 +95,10 @@ def test_samples_at_another_clock_are_doubted(least, holds):
         (Doubt.DISTURBED_GPU, {"extra": state(others=[{"pid": 8, "bytes": 1}])}),
         (Doubt.WRONG_CACHE, {"extra": {"coldness": "contradicted"}}),
         (Doubt.WRONG_CACHE, {"extra": {"wrong_cache": "4 bytes are set aside"}}),
+        (Doubt.WRONG_CACHE, {"extra": warmed(0.9), "mode": "kernel/cold"}),
+        (Doubt.REMEMBERS, {"extra": {"audit": {"again": [[210, 100]] * 3}}}),
+        (Doubt.ALLOCATES, {"extra": {"audit": {"peak_bytes": 128 << 10}}}),
+        (Doubt.CLOCKS_DISAGREE, {"extra": {"spans": [10**9, 10**9 + 6_000_000]}}),
         (Doubt.CLOCKS_DISAGREE, {"extra": {"clocks": {"events": read(11_000)}}}),
         (Doubt.UNDER_FLOOR, {"clock": EVENTS, "ticks": TINY, "extra": state()}),
         (Doubt.UNDER_FLOOR, {"clock": CUPTI, "ticks": [128] * 40, "extra": state()}),
@@ -118,6 +128,14 @@ def test_what_was_seen_is_doubted(doubt, changes):
         (Doubt.DISTURBED_GPU, {"extra": state(others=[])}),
         (Doubt.DISTURBED_GPU, {"extra": state(others="unknown")}),
         (Doubt.WRONG_CACHE, {"extra": {"coldness": "unknown"}}),
+        (Doubt.WRONG_CACHE, {"extra": warmed(0.9)}),
+        (Doubt.WRONG_CACHE, {"extra": warmed(0.3), "mode": "kernel/cold"}),
+        (Doubt.WRONG_CACHE, {"extra": warmed("unknown"), "mode": "kernel/cold"}),
+        (Doubt.REMEMBERS, {"extra": {"audit": {"again": [[210, 100]] * 2}}}),
+        (Doubt.REMEMBERS, {"extra": {"audit": {"again": ONCE_QUICK}}}),
+        (Doubt.ALLOCATES, {"extra": {"audit": {"peak_bytes": 127 << 10}}}),
+        (Doubt.CLOCKS_DISAGREE, {"extra": {"spans": [10**9, 10**9 + 4_000_000]}}),
+        (Doubt.CLOCKS_DISAGREE, {"extra": {"spans": [1000, 90_000]}}),
         (Doubt.CLOCKS_DISAGREE, {"extra": {"clocks": {"events": read(10_020)}}}),
         (Doubt.UNDER_FLOOR, {"clock": EVENTS, "extra": state()}),
         (Doubt.UNDER_FLOOR, {"clock": CUPTI, "ticks": [192] * 40, "extra": state()}),
@@ -237,31 +255,3 @@ def test_windows_without_processor_time_are_doubted(cpu, changes, holds):
     samples = Samples(read, read, (1,) * 40, tuple(cpu), (0,) * 40)
     found = doubted(**({"samples": samples} | changes))
     assert (Doubt.IDLE in found) is holds
-
-
-@pytest.mark.parametrize(
-    ("doubt", "extra", "holds"),
-    [
-        (Doubt.REMEMBERS, {"audit": {"again": [[210, 100]] * 3}}, True),
-        (Doubt.REMEMBERS, {"audit": {"again": [[210, 100]] * 2}}, False),
-        (Doubt.REMEMBERS, {"audit": {"again": [[210, 100]] * 6 + [[190, 100]]}}, False),
-        (Doubt.ALLOCATES, {"audit": {"peak_bytes": 128 << 10}}, True),
-        (Doubt.ALLOCATES, {"audit": {"peak_bytes": 127 << 10}}, False),
-        (Doubt.WRONG_CACHE, {"audit": {"kept_warm": 0.9}}, False),
-        (Doubt.CLOCKS_DISAGREE, {"spans": [10**9, 10**9 + 6_000_000]}, True),
-        (Doubt.CLOCKS_DISAGREE, {"spans": [10**9, 10**9 + 4_000_000]}, False),
-        (Doubt.CLOCKS_DISAGREE, {"spans": [1000, 90_000]}, False),
-    ],
-)
-def test_what_an_audit_found_is_doubted(doubt, extra, holds):
-    """On each side of a limit; a warm trial does not mind warm data."""
-    assert (doubt in doubted(extra=extra)) is holds
-
-
-@pytest.mark.parametrize(
-    ("share", "holds"), [(0.9, True), (0.3, False), ("unknown", False)]
-)
-def test_warm_data_is_doubted_in_a_cold_trial(share, holds):
-    """Where it could be told."""
-    found = doubted(mode="kernel/cold", extra={"audit": {"kept_warm": share}})
-    assert (Doubt.WRONG_CACHE in found) is holds

@@ -379,34 +379,27 @@ def test_a_command_repeats_a_row():
     assert details.reproduce(trials.run(), failed).startswith("steelyard run ")
 
 
-def test_faster_than_the_peak_is_doubted():
+@pytest.mark.parametrize(
+    ("ticks", "clock", "peaks", "beyond", "doubted"),
+    [
+        (6000, {}, {}, False, False),
+        (2900, {}, {}, True, True),
+        # By a clock that may be wrong by more than it is beyond, it says nothing.
+        (1900, {"offset": 0.0, "uncertainty": 2000.0}, {}, True, False),
+        # Nor where the peak may be: a copy of two microseconds, read within 1.2 us.
+        (2900, {}, {"uncertainty": 1200.0}, True, False),
+    ],
+)
+def test_faster_than_the_peak_is_doubted(ticks, clock, peaks, beyond, doubted):
     """Beyond what two measurements differ by."""
-    (row,) = with_peaks(of_gpu(facts={"bytes": 8192}, axes={}, mode="kernel/warm"))
-    assert row.peak.share == 0.25
-    assert "above-peak" not in row.doubts
-    (row,) = with_peaks(
-        of_gpu(facts={"bytes": 8192}, samples=trials.samples([2900] * 9))
-    )
-    assert row.peak.share > 1.03
-    assert "above-peak" in row.doubts
-    # By a clock that may be wrong by more than it is beyond, it says nothing.
-    vague = trials.clock("events", uncertainty=2000.0, drift=0.0005)
-    (row,) = with_peaks(
-        of_gpu(facts={"bytes": 8192}, samples=trials.samples([1900] * 9), clock=vague)
-    )
-    assert row.peak.share > 1.03
-    assert "above-peak" not in row.doubts
-
-
-def test_a_peak_that_may_be_wrong_is_no_limit():
-    """A copy of two microseconds that was read within 1.2 us."""
-    samples = trials.samples([2900] * 9)
-    trial = of_gpu(facts={"bytes": 8192}, samples=samples)
-    vague = trials.GPU | {"peaks": trials.GPU["peaks"] | {"uncertainty": 1200.0}}
-    run = trials.run(machine=trials.FACTS | {"gpu": vague})
+    known = {"offset": 2000.0, "uncertainty": 150.0, "drift": 0.0005} | clock
+    samples, clock = trials.samples([ticks] * 9), trials.clock("events", **known)
+    trial = of_gpu(facts={"bytes": 8192}, samples=samples, clock=clock)
+    gpu = trials.GPU | {"peaks": trials.GPU["peaks"] | peaks}
+    run = trials.run(machine=trials.FACTS | {"gpu": gpu})
     (row,) = rows.with_peaks(rows.rows([trial]), run.peaks)
-    assert row.peak.share > 1.03
-    assert "above-peak" not in row.doubts
+    assert (row.peak.share > 1.03) is beyond
+    assert ("above-peak" in row.doubts) is doubted
 
 
 def test_two_kernels_share_no_error_of_a_clocks_offset():

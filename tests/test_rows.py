@@ -97,6 +97,7 @@ def test_a_row_of_a_row_lies_in_memory():
         (lambda a, i: a @ 2.0, r"or multiply by numbers with \*"),
         (lambda a, i: 2.0 @ a, r"or multiply by numbers with \*"),
         (lambda a, i: xp.reshape(a, (0, 3))[i], "cannot reshape"),
+        (lambda a, i: xp.reshape(a[:0], (-1, 0)), "any extent for -1"),
         (
             lambda a, i: xp.zeros((0, 3))[i],
             r"shape \(0, 3\) is indexed, but it has no rows",

@@ -12,7 +12,7 @@ from typing import Any
 from steelyard.analyse import peaks, stats
 from steelyard.analyse.doubts import Doubt
 from steelyard.analyse.peaks import Peak
-from steelyard.analyse.stats import Estimate, Summary
+from steelyard.analyse.stats import Estimate
 from steelyard.analyse.symptoms import ABOVE, WIDE
 from steelyard.analyse.trial import QUANTITIES, Trial
 from steelyard.errors import SteelyardError
@@ -156,14 +156,9 @@ def mode_rank(text: str) -> tuple[int, list[str], list[int]]:
     return rank, [w for w in words if not w.isdecimal()], batch
 
 
-def summary(trial: Trial) -> Summary:
-    """Return the statistics of one block."""
-    return stats.of(trial)
-
-
 def block_estimate(trial: Trial) -> Estimate:
     """Return the estimate of one block."""
-    return summary(trial).estimate
+    return stats.of(trial).estimate
 
 
 def combined(blocks: Sequence[Estimate]) -> Estimate | None:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from steelyard.analyse import agreement, stats
+from steelyard.analyse.run import UNKNOWN
 from steelyard.analyse.trial import Trial
 
 CALL: Final = 0.05
@@ -160,10 +161,11 @@ def throttled(trial: Trial) -> bool:
 
 
 def of_gpu(trial: Trial, name: str) -> list[Any]:
-    """Return what a list of the GPU's facts held before or after; none if unknown."""
-    gpu = trial.extra.get("gpu", {})
-    lists = [gpu.get(when, {}).get(name) for when in ("before", "after")]
-    return [item for each in lists if isinstance(each, (list, tuple)) for item in each]
+    """Return a fact of the GPU before and after, of a list its parts; none if unknown."""
+    gpu = trial.extra.get("gpu") or {}
+    seen = [gpu.get(when, {}).get(name) for when in ("before", "after")]
+    every = (one if isinstance(one, (list, tuple)) else [one] for one in seen)
+    return [one for each in every for one in each if one not in (None, UNKNOWN)]
 
 
 def under_floor(trial: Trial) -> bool:

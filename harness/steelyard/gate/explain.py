@@ -19,6 +19,7 @@ from typing import Any, Final
 from steelyard import units
 from steelyard.analyse.run import UNKNOWN
 from steelyard.analyse.stats import Estimate
+from steelyard.analyse.symptoms import of_gpu
 from steelyard.analyse.trial import Trial
 from steelyard.gate import explain_gpu
 from steelyard.gate.difference import (
@@ -316,15 +317,13 @@ def _throttled(side: Sequence[Trial]) -> str:
 
 def _heat(side: Sequence[Trial]) -> str:
     """Return in which tens of degrees the GPU was at its hottest."""
-    degrees = [s.get("temperature_c") for t in side for s in _states(t)]
-    known = [value for value in degrees if isinstance(value, (int, float))]
+    known = [value for t in side for value in of_gpu(t, "temperature_c")]
     return f"{10 * round(max(known) / 10)} °C" if known else ""
 
 
 def _neighbours(side: Sequence[Trial]) -> str:
     """Return whether anybody else used the GPU."""
-    seen = any(_listed(s.get("others")) for t in side for s in _states(t))
-    return "others on the GPU" if seen else ""
+    return "others on the GPU" if any(of_gpu(t, "others") for t in side) else ""
 
 
 _STATES: Final[tuple[tuple[str, str, Callable[[Sequence[Trial]], str]], ...]] = (
@@ -332,15 +331,6 @@ _STATES: Final[tuple[tuple[str, str, Callable[[Sequence[Trial]], str]], ...]] = 
     ("heat", "temperature", _heat),
     ("neighbours", "neighbours", _neighbours),
 )
-
-
-def _states(trial: Trial) -> Iterator[Mapping[str, Any]]:
-    state = trial.extra.get("gpu") or {}
-    yield from (state[when] for when in ("before", "after") if when in state)
-
-
-def _listed(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, (list, tuple)) else ()
 
 
 def _or_none(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 from steelyard import units
 from steelyard.analyse.rows import Row
@@ -91,12 +91,12 @@ TIMES: Final = {
 def _of_builds(group: Sequence[Row]) -> Iterator[Column[Row]]:
     for name, title in TIMES.items():
         if any(row.fact(name) for row in group):
-            yield Column(title, _fact_time(name), sheds=1)
+            yield Column(title, _fact(name, _known_time), sheds=1)
     if any((row.fact("kernels") or 1) > 1 for row in group):
-        yield Column("kernels", _resource("kernels"))
+        yield Column("kernels", _fact("kernels"))
     for name, title in RESOURCES.items():
         if any(row.fact(name) is not None for row in group):
-            yield Column(title, _resource(name), sheds=2)
+            yield Column(title, _fact(name), sheds=2)
 
 
 def of_machines(
@@ -183,18 +183,14 @@ EXTRAS: Final[Mapping[str, tuple[str, Callable[[Row], str], bool, int]]] = {
 is shown unasked, and how soon it goes. ``cpu`` is the process's time of a launch."""
 
 
-def _fact_time(name: str) -> Callable[[Row], str]:
-    def cell(row: Row) -> str:
-        time = row.fact(name)
-        return units.duration(time) if time else units.NOTHING
-
-    return cell
+def _known_time(time: float) -> str:
+    return units.duration(time) if time else units.NOTHING
 
 
-def _resource(name: str) -> Callable[[Row], str]:
+def _fact(name: str, write: Callable[[Any], str] = str) -> Callable[[Row], str]:
     def cell(row: Row) -> str:
         value = row.fact(name)
-        return units.NOTHING if value is None else str(value)
+        return units.NOTHING if value is None else write(value)
 
     return cell
 

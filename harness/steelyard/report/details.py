@@ -16,7 +16,7 @@ from rich.text import Text
 
 from steelyard import units
 from steelyard.analyse import stats
-from steelyard.analyse.rows import Row, summary
+from steelyard.analyse.rows import Row
 from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.trial import Trial
 from steelyard.prepare.capsules import SUFFIX
@@ -127,7 +127,7 @@ def blocks(row: Row) -> Sheet[Line]:
 
 
 def _block(trial: Trial) -> dict[str, str]:
-    samples, found = trial.samples, summary(trial)
+    samples, found = trial.samples, stats.of(trial)
     wall = sum(samples.ticks)
     times = {
         "min": found.minimum,

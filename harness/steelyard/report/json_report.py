@@ -133,20 +133,16 @@ def report(
 ) -> dict[str, Any]:
     """Return the document of a run; ``made`` are its rows where they are known."""
     values = asdict(run)
+    if made is None:
+        made = with_peaks(rows(trials), run.peaks)
     hidden = {"machine", "writer"}
     return {
         "schema": SCHEMA,
         "run": strict({k: v for k, v in values.items() if k not in hidden}),
         "machine": strict(run.machine),
-        "rows": [row_record(row) for row in _made(run, trials, made)],
-        "trials": [strict(_trial(trial, _peaks(run))) for trial in trials],
+        "rows": [row_record(row) for row in made],
+        "trials": [strict(_trial(trial, run.peaks)) for trial in trials],
     }
-
-
-def _made(
-    run: Run, trials: Sequence[Trial], made: Sequence[Row] | None
-) -> Sequence[Row]:
-    return with_peaks(rows(trials), run.peaks) if made is None else made
 
 
 def row_record(row: Row) -> dict[str, Any]:
@@ -218,11 +214,6 @@ def write(place: str, text: str) -> None:
         return
     hint = "The run is stored; write it with `steelyard show --format json`."
     files.save(place, text, "--json", hint)
-
-
-def _peaks(run: Run) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = run.machine.get("gpu", {}).get("peaks", {})
-    return found
 
 
 def _trial(trial: Trial, peaks: Mapping[str, Any]) -> dict[str, Any]:
