@@ -35,9 +35,11 @@ DISTRIBUTIONS: Final[Mapping[str, Mapping[str, float]]] = {
     "integers": {"low": 0, "high": 100},
     "constant": {"value": 0.0},
     "pattern": {"period": 64, "mean": 0.0, "deviation": 1.0},
+    "fixed": {"mean": 0.0, "deviation": 1.0},
 }
 """Each distribution with its parameters and their defaults. ``lognormal`` is exp of a
-normal; ``integers`` exclude ``high``; ``constant`` (zeros by default) has to be asked
+normal; ``fixed`` one of the same values in every run, such as weights that a kernel
+knows before it is launched; ``integers`` exclude ``high``; ``constant`` (zeros by default) has to be asked
 for by name, as has ``pattern``: so many normal values again and again."""
 
 

@@ -323,7 +323,7 @@ def too_large(needed: int, free: int) -> BenchmarkError:
 def _is_random(handle: Handle) -> bool:
     """Whether what a handle holds follows from the seed."""
     kind = dict(handle.recipe).get("dist", "constant")
-    return handle.role != "output" and kind != "constant"
+    return handle.role != "output" and kind not in {"constant", "fixed"}
 
 
 def _zones(array: Array) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

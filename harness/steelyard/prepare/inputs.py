@@ -147,6 +147,7 @@ def _data(handle: Handle) -> Any:
 def _key(handle: Handle, seed: int) -> Key:
     """Return the key of the handle's own stream; normals are drawn as pairs in a row."""
     drawn_flat = dict(handle.recipe)["dist"] not in {"uniform", "integers"}
+    seed = 0 if dict(handle.recipe)["dist"] == "fixed" else seed
     shape = (handle.size + handle.size % 2,) if drawn_flat else handle.shape
     name = f"{seed}/{handle.name}/{shape}/{handle.dtype}/{handle.recipe}"
     digest = hashlib.blake2b(name.encode(), digest_size=16).digest()

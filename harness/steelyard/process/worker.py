@@ -5,6 +5,7 @@ Run as ``python -m steelyard.process.worker DESCRIPTOR`` by ``runner``.
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
@@ -347,6 +348,7 @@ def main(descriptor: str) -> None:
         try:
             message = pipe.receive()
         except EOFError:
+            gc.freeze()  # what is left at the end is not looked through
             return
         settings = Settings(**message["settings"])
         answer: wire.Message
