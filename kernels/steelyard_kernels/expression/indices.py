@@ -45,11 +45,23 @@ class Index:
             found |= inner
         return found
 
-    def step(self, axis: int) -> int | None:
-        """Return what one step along an axis adds, or None where that differs."""
-        if any(isinstance(t, Part) and axis in t.index.axes for t, _ in self.terms):
-            return None
-        return dict(self.terms).get(axis, 0)
+    def step(self, axis: int, within: int = 0) -> int | None:
+        """Return what one step along an axis adds, or None where that differs.
+
+        `within` blocks of so many steps, which begin at multiples of that.
+        """
+        found = 0
+        for term, coefficient in self.terms:
+            own = coefficient * (term == axis)
+            if isinstance(term, Part) and axis in term.index.axes:
+                own = coefficient if term.modulus and term.divisor == 1 else 0
+                blocks = term.modulus if own else term.divisor
+                if term.index.terms != ((axis, 1),) or term.index.constant:
+                    return None
+                if not within or blocks % within:
+                    return None
+            found += own
+        return found
 
     def has_all(self, along: int, extent: int) -> bool:
         """Say whether it follows all of an axis, from the first on or from the last."""

@@ -10,28 +10,31 @@ left out that other extents need.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
+from math import prod
+from random import Random
 from typing import Any, Final
 
 from steelyard_kernels.artifact import Artifact, Code
 from steelyard_kernels.building.build import Request, loaded, plan_of
-from steelyard_kernels.building.programs import composed
 from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.expression.structure import described
-from steelyard_kernels.extents.common import RuntimeSlot, common
-from steelyard_kernels.extents.formulas import Fitter, Point
-from steelyard_kernels.extents.programs import Likeness, likeness
+from steelyard_kernels.extents.common import Common, common
+from steelyard_kernels.extents.formulas import Differs, Fitter, Point
+from steelyard_kernels.extents.served import Part, Ranged, likeness
+from steelyard_kernels.extents.within import fits, prove
 from steelyard_kernels.group.build import compile_texts
 from steelyard_kernels.group.run import Outcome
 from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan.launches import Plan
 from steelyard_kernels.schedule import strategies
-from steelyard_kernels.schedule.parameters import Lowered, side_by_side
+from steelyard_kernels.schedule.parameters import Lowered
 from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import device
 from steelyard_kernels.toolchains import toolchain
@@ -50,6 +53,12 @@ BELOW: Final = 128
 
 SLOWER: Final = 1.5
 """How much more time than under the best schedule is no reason to look further."""
+
+FROM: Final = (1, 2, 8)
+"""Extents from which on accesses are proved to be within arrays, the first that does."""
+
+FRESH: Final = 4
+"""Other extents whose kernels must say the same numbers."""
 
 TRIED: Final = 64
 """Schedules that are lowered at most, the best predicted first."""
@@ -87,55 +96,6 @@ def points(bounds: Sequence[int], least: int) -> tuple[Point, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One launch for all extents: its build and its loops, without slots, and these.
-
-    `predicted` is its time at the first point, `best` that under the best schedule there.
-    """
-
-    built: Artifact
-    lowered: Lowered
-    slots: tuple[RuntimeSlot, ...]
-    predicted: float
-    best: float
-
-    def at(self, point: Point) -> Artifact:
-        """Return the launch at some extents."""
-        slots = [slot.at(point) for slot in self.slots]
-        return replace(self.built, slots=side_by_side(slots, self.built.program))
-
-
-@dataclass(frozen=True, slots=True)
-class Ranged:
-    """A build for all extents up to some bounds: one part, or those of a plan."""
-
-    likeness: Likeness
-    plan: Plan | None
-    parts: tuple[Part, ...]
-
-    @property
-    def slower(self) -> float:
-        """Return its time over that under the best schedules, as predicted."""
-        best = sum([part.best for part in self.parts])
-        return sum([part.predicted for part in self.parts]) / best if best else 1.0
-
-    def check(self, program: Program, point: Point) -> None:
-        """Raise Unsupported for a program that is none of those it was made of."""
-        if why := self.likeness.difference(program, point):
-            raise Unsupported(
-                f"{program.name}: at extents {point} {why}, which it has not where it "
-                "was built; have it ask for no extent that a call has."
-            )
-
-    def at(self, point: Point, program: Program, asked: Request) -> Artifact:
-        """Return the build at some extents, of which the program is."""
-        made = tuple([part.at(point) for part in self.parts])
-        if self.plan is None:
-            return replace(made[0], program=program)
-        return composed(replace(asked, program=program), self.plan, made)
-
-
 def ranged(
     trace: Callable[[Point], Program], bounds: Sequence[int], asked: Request
 ) -> Ranged:
@@ -169,26 +129,70 @@ def _ranged(
     asked: Request,
 ) -> Ranged:
     programs = [trace(point) for point in at]
-    alike = likeness(programs, Fitter(at, bounds))
-    programs = [simplify(program) for program in programs]
-    found = [plan_of(replace(asked, program=program)) for program in programs]
+    fitter = Fitter(at, bounds)
+    try:
+        alike = likeness(programs, fitter)
+    except Differs as error:
+        raise _unlike(programs[0], at, str(error)) from error
+    made = [simplify(program) for program in programs]
+    found = [plan_of(replace(asked, program=program)) for program in made]
+    fresh = dict[Point, Sequence[Program]]()
+    for point in _fresh(at):
+        with suppress(KernelError):
+            program = trace(point)
+            if alike.serves(program, point):
+                fresh[point] = _launched(simplify(program), found[0], asked)
     plans = [plan for plan in found if plan is not None]
     if not plans:
-        return Ranged(alike, None, (_part(programs, at, bounds, asked),))
+        own = {point: every[0] for point, every in fresh.items() if every}
+        return Ranged(alike, None, (_part(made, own, at, bounds, asked),))
     if len(plans) < len(found) or len({_form(each) for each in plans}) > 1:
-        raise _unlike(programs[0], at, "they are other launches")
-    distinct: dict[tuple[str, ...], Part] = {}
-    parts = []
-    for each in zip(*[plan.launches for plan in plans], strict=True):
-        own = [launch.program for launch in each]
-        key = tuple([described(program) for program in own])
-        if key not in distinct:
-            distinct[key] = _part(own, at, bounds, asked)
-        parts.append(distinct[key])
+        raise _unlike(made[0], at, "they are other launches")
     most = plan_of(replace(asked, program=simplify(trace(bounds))))
     if most is None or _form(most) != _form(plans[0]):
         most = plans[0]
+    if not _has_room(most, plans, fitter):
+        raise _unlike(made[0], at, "fewer elements need more memory")
+    distinct: dict[tuple[str, ...], Part] = {}
+    parts = []
+    for number, each in enumerate(zip(*[p.launches for p in plans], strict=True)):
+        programs = [launch.program for launch in each]
+        key = tuple([described(program) for program in programs])
+        if key not in distinct:
+            own = {point: every[number] for point, every in fresh.items() if every}
+            distinct[key] = _part(programs, own, at, bounds, asked)
+        parts.append(distinct[key])
     return Ranged(alike, most, tuple(parts))
+
+
+def _fresh(at: Sequence[Point]) -> Iterator[Point]:
+    """Yield extents that no formula is made of, no fewer, the same ones each time.
+
+    Kernels of fewer elements may well have less memory, or smaller parts.
+    """
+    draw = Random(repr(at))  # noqa: S311 - of numbers that anyone may know
+    for _ in range(FRESH):
+        own = zip(*at, strict=True)
+        yield tuple([draw.randint(min(each), 2 * max(each)) for each in own])
+
+
+def _launched(program: Program, like: Plan | None, asked: Request) -> list[Program]:
+    """Return the launches of a program; none where they are unlike those of a plan."""
+    plan = plan_of(replace(asked, program=program))
+    if plan is None or like is None:
+        return [program] if plan is like else []
+    if _form(plan) != _form(like):
+        return []
+    return [launch.program for launch in plan.launches]
+
+
+def _has_room(most: Plan, plans: Sequence[Plan], fitter: Fitter) -> bool:
+    """Say whether the memory between launches is enough at all extents."""
+    for room, *every in zip(most.buffers, *[p.buffers for p in plans], strict=True):
+        needed = fitter.number([each.nbytes for each in every]).formula
+        if not fits(needed, room.nbytes, fitter.bounds):
+            return False
+    return True
 
 
 def _unlike(program: Program, at: Sequence[Point], why: str) -> Unsupported:
@@ -205,7 +209,11 @@ def _form(plan: Plan) -> tuple[Any, ...]:
 
 
 def _part(
-    programs: Sequence[Program], at: Sequence[Point], bounds: Point, asked: Request
+    programs: Sequence[Program],
+    fresh: Mapping[Point, Program],
+    at: Sequence[Point],
+    bounds: Point,
+    asked: Request,
 ) -> Part:
     """Return the text of one launch, under the best schedule that one kernel fits."""
     why, fitter = "", Fitter(at, bounds)
@@ -216,32 +224,63 @@ def _part(
     for schedule, total in islice(_schedules(programs[0], asked), TRIED):
         best = best or total
         try:
-            made, slots = _lowered(programs, schedule, fitter, asked)
-            verify(made.kernel, asked.target.family)
+            made = _lowered(programs, schedule, fitter, fresh, asked)
+            verify(made.lowered.kernel, asked.target.family)
+            least = _proved(made, bounds)
         except KernelError as error:
             why = why or str(error)
             continue
-        kernel = replace(made.kernel, copies=whole.copies)
-        text = toolchain(asked.target).emit(kernel)
-        how = (), made.threads, made.per_block, made.shared
-        built = Artifact(whole, schedule, str(asked.target), text, *how)
+        kernel, how = made.lowered.kernel, made.lowered
+        text = toolchain(asked.target).emit(replace(kernel, copies=whole.copies))
+        sizes = (), how.threads, how.per_block, how.shared
+        built = Artifact(whole, schedule, str(asked.target), text, *sizes)
         by = "caller" if asked.schedule else "heuristic"
-        return Part(replace(built, chosen_by=by), made, slots, total, best)
+        built = replace(built, chosen_by=by)
+        return Part(built, how, made.slots, least, total, best)
     raise _unlike(programs[0], at, why)
 
 
+def _proved(made: Common, bounds: Point) -> int:
+    """Return the extent from which on all accesses are within arrays; raises if none."""
+    *fewer, last = FROM
+    for least in fewer:
+        with suppress(Unsupported):
+            prove(made, tuple([min(least, bound) for bound in bounds]), bounds)
+            return least
+    prove(made, tuple([min(last, bound) for bound in bounds]), bounds)
+    return last
+
+
 def _lowered(
-    programs: Sequence[Program], schedule: Schedule, fitter: Fitter, asked: Request
-) -> tuple[Lowered, tuple[RuntimeSlot, ...]]:
+    programs: Sequence[Program],
+    schedule: Schedule,
+    fitter: Fitter,
+    fresh: Mapping[Point, Program],
+    asked: Request,
+) -> Common:
     """Return one kernel under a schedule; raises what made it impossible."""
-    where, every = device(asked.target), list[Lowered]()
-    for program in (programs[0], programs[-1], *programs[1:-1]):
-        every.append(strategies.lower(program, schedule, where, aligned=asked.aligned))
-        if len(every) == 2:  # most that differ do so here
-            common(every, None)
-    every.append(every.pop(1))
+    where = device(asked.target)
+
+    def one(program: Program) -> Lowered:
+        return strategies.lower(program, schedule, where, aligned=asked.aligned)
+
+    first, last = one(programs[0]), one(programs[-1])
+    common([first, last], None)  # those that differ do so here, or at odd extents
+    second = one(programs[1])
+    common([first, second], None)
+    every = [first, second, *map(one, programs[2:-1]), last]
     fitter.cut([cut.size for cut in schedule.cuts])
-    return common(every, fitter)
+    made = common(every, fitter)
+    for number, node in enumerate(programs[0].inputs):
+        counts = [prod(program.inputs[number].shape) for program in programs]
+        made.arrays[f"input {node.index}"] = fitter.number(counts).formula
+    for point, program in fresh.items():
+        try:
+            other = one(simplify(program))
+        except KernelError:  # fewer elements may have no such schedule
+            continue
+        made.compare(first, other, point)
+    return made
 
 
 def _schedules(program: Program, asked: Request) -> Iterator[tuple[Schedule, float]]:

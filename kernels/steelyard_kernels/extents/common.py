@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from fractions import Fraction
 from functools import cache
-from math import isfinite
 from typing import Any, Final
 
-from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType, float64, int32
-from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.extents.formulas import Fitter, Formula, Point
+from steelyard_kernels.extents.formulas import Differs, Fitter, Formula, Number, Point
+from steelyard_kernels.extents.served import RuntimeSlot
 from steelyard_kernels.ir.loops import (
     INDEX,
     Buffer,
     Const,
+    Kernel,
     Let,
     Operand,
     Statement,
@@ -42,73 +40,39 @@ CHOSEN: Final[dict[str, Callable[[Sequence[int]], int]]] = {
 }
 
 
-class Differs(Unsupported):
-    """Kernels at several extents that are not the same statements."""
-
-
 @dataclass(frozen=True, slots=True)
-class Number:
-    """A number that follows from the extents: so many units, a power of two to 1.
+class Common:
+    """One kernel for all extents, its slots, and how many elements arrays have.
 
-    With a `unit` of 0 it is 1 over a formula.
+    `counts` must be at least 0. `numbers` are those of all places in order, None where
+    they are the same.
     """
 
-    formula: Formula
-    unit: int
+    lowered: Lowered
+    slots: tuple[RuntimeSlot, ...]
+    arrays: dict[str, Formula]
+    counts: tuple[Formula, ...]
+    numbers: tuple[Number | None, ...]
 
-    def at(self, point: Point) -> float:
-        """Return it at some extents."""
-        found = self.formula.at(point)
-        return found / self.unit if self.unit else 1 / found
+    def compare(self, first: Lowered, other: Lowered, point: Point) -> None:
+        """Raise Differs for a kernel at a point that says another number than this one.
 
-
-def number_of(
-    values: Sequence[float], dtype: DType, fit: Callable[[Sequence[int]], Formula]
-) -> Number:
-    """Return what values of a dtype at all points are; raises Differs if it is unknown."""
-    if not all(map(isfinite, values)):
-        raise Differs(f"a number is {values[0]!r} and {values[-1]!r}")
-    if all(_is_share(value, dtype) for value in values):
-        return Number(fit([round(1 / value) for value in values]), 0)
-    exact = [Fraction(value) for value in values]
-    unit = max([each.denominator for each in exact])
-    return Number(fit([int(each * unit) for each in exact]), unit)
+        One of other statements than the `first` is not compared.
+        """
+        try:
+            common([first, other], None)
+        except Differs:
+            return
+        _walked([first, other], _Again(self.numbers, point))
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeSlot:
-    """A slot, and the formulas of what its number or its tensor's extents are."""
-
-    slot: Slot
-    index: Formula | None = None
-    extents: tuple[Formula, ...] = ()
-    strides: tuple[Formula, ...] = ()
-
-    def at(self, point: Point) -> Slot:
-        """Return the slot at some extents."""
-        if self.slot.tensor is not None:
-            sizes = tuple([each.at(point) for each in self.extents])
-            steps = tuple([each.at(point) for each in self.strides])
-            tensor = replace(self.slot.tensor, extents=sizes, strides=steps)
-            return replace(self.slot, tensor=tensor)
-        return (
-            replace(self.slot, index=self.index.at(point)) if self.index else self.slot
-        )
-
-
-def common(
-    every: Sequence[Lowered], fitter: Fitter | None
-) -> tuple[Lowered, tuple[RuntimeSlot, ...]]:
-    """Return one kernel for all extents, with its slots; raises Differs for none.
+def common(every: Sequence[Lowered], fitter: Fitter | None) -> Common:
+    """Return what kernels have in common; raises Differs where it is too little.
 
     Without a fitter numbers may be any, and only the statements are compared.
     """
     found = _Common(fitter)
-    first = every[0]
-    slots = [found.slot(each) for each in zip(*[x.slots for x in every], strict=True)]
-    kernel = found.one([each.kernel for each in every], "kernel")
-    for name in ("threads", "per_block"):
-        found.one([getattr(each, name) for each in every], name)
+    slots, kernel = _walked(every, found)
     behind = len(kernel.parameters) - 1  # the last says what a launch is shared by
     order = *kernel.parameters[:behind], *found.words, *kernel.parameters[behind:]
     kernel = replace(kernel, parameters=order, body=(*found.ahead, *kernel.body))
@@ -117,7 +81,22 @@ def common(
         for var, formula in zip(found.words, found.formulas, strict=True)
     ]
     shared = max([each.shared for each in every])
-    return replace(first, kernel=kernel, slots=(), shared=shared), tuple(slots)
+    made = replace(every[0], kernel=kernel, slots=(), shared=shared)
+    return Common(
+        made, tuple(slots), found.arrays, tuple(found.counts), tuple(found.numbers)
+    )
+
+
+def _walked(
+    every: Sequence[Lowered], found: _Common
+) -> tuple[list[RuntimeSlot], Kernel]:
+    if len({len(each.slots) for each in every}) > 1:
+        raise Differs("parameters are of several numbers")
+    slots = [found.slot(each) for each in zip(*[x.slots for x in every], strict=True)]
+    kernel: Kernel = found.one([each.kernel for each in every], "kernel")
+    for name in ("threads", "per_block"):
+        found.one([getattr(each, name) for each in every], name)
+    return slots, kernel
 
 
 def _code(var: Var) -> str:
@@ -132,6 +111,9 @@ class _Common:
         self.words: list[Var] = []
         self.formulas: list[Formula] = []
         self.ahead: list[Statement] = []
+        self.arrays: dict[str, Formula] = {}
+        self.numbers: list[Number | None] = []
+        self.counts: dict[Formula, None] = {}
         self._known: dict[tuple[Number, Type], Operand] = {}
 
     def one(self, every: Sequence[Any], name: str) -> Any:
@@ -167,9 +149,16 @@ class _Common:
             parts = [getattr(each, name) for each in every]
             if kind is Buffer and name == "extent":  # room for the largest
                 made.append(max(parts, key=lambda part: part.value))
+                self._array(every, [part.value for part in parts])
             else:
                 made.append(self.one(parts, name))
         return kind(*made)
+
+    def _array(self, every: Sequence[Buffer], sizes: Sequence[int]) -> None:
+        """Take note of how many elements an array has; what is no array has the most."""
+        first = every[0]
+        if first.space == "global" and first.name not in self.arrays:
+            self.arrays[first.name] = self._formula(sizes, first.name)
 
     def slot(self, every: Sequence[Slot]) -> RuntimeSlot:
         """Return one slot for all."""
@@ -179,7 +168,7 @@ class _Common:
             self.one(tensors, "tensor")
             return RuntimeSlot(
                 first,
-                None,
+                Formula(first.index),
                 self._formulas([each.extents for each in tensors]),
                 self._formulas([each.strides for each in tensors]),
             )
@@ -194,13 +183,18 @@ class _Common:
     def _formula(self, numbers: Sequence[int], name: str) -> Formula:
         if self.fitter is None:
             return Formula(numbers[0])
-        found = self.fitter.fit(numbers)
-        if found is None:
-            points = ", ".join(map(str, self.fitter.points))
-            raise Differs(f"{name} is {[*numbers]} at extents {points}")
-        least = min([found.at(point) for point in self.fitter.checks])
-        if least < 0 <= min(numbers):  # what only that many elements have
-            raise Differs(f"{name} is {numbers[0]}, and {least} at fewer elements")
+        return self._number(numbers, name).formula
+
+    def _number(self, seen: Sequence[float], name: str) -> Number:
+        """Return a number of the extents, which is none below 0 if it is seen as none."""
+        assert self.fitter
+        try:
+            found = self.fitter.number(seen)
+        except Differs as error:
+            raise Differs(f"{name}: {error}") from error
+        if min(seen) >= 0:
+            self.counts[found.formula] = None
+        self.numbers.append(found)
         return found
 
     def _constant(self, every: Sequence[Const], name: str) -> Operand:
@@ -208,11 +202,12 @@ class _Common:
         first, values = every[0], [each.value for each in every]
         if any(each.type is not first.type for each in every):
             raise Differs(f"{name} is of several types")
-        if len(set(map(repr, values))) == 1:
+        if self.fitter is None:
             return first
-        found = number_of(
-            values, first.type.dtype, lambda seen: self._formula(seen, name)
-        )
+        if len(set(map(repr, values))) == 1:
+            self.numbers.append(None)
+            return first
+        found = self._number(values, name)
         key = found, first.type
         if key not in self._known:
             self._known[key] = self._word(*key)
@@ -247,12 +242,26 @@ class _Common:
         return var
 
 
-def _is_share(value: float, dtype: DType) -> bool:
-    """Say whether a number is one over a whole one, rounded to its dtype."""
-    if not 0 < value < 1:
-        return False
-    share = 1 / round(1 / value)
-    return value == share or bool(dtypes.rounded(share, dtype) == value)
+class _Again(_Common):
+    """Compares a second kernel with the numbers that were found."""
+
+    def __init__(self, numbers: Sequence[Number | None], point: Point) -> None:
+        super().__init__(None)
+        self._left, self._point = iter(numbers), point
+
+    def _constant(self, every: Sequence[Const], name: str) -> Operand:
+        self._compare([each.value for each in every], name)
+        return every[0]
+
+    def _formula(self, numbers: Sequence[int], name: str) -> Formula:
+        self._compare(numbers, name)
+        return Formula(numbers[0])
+
+    def _compare(self, values: Sequence[float], name: str) -> None:
+        known, (first, other) = next(self._left), values
+        alike = repr(first) == repr(other)
+        if not (known.is_at(self._point, other) if known else alike):
+            raise Differs(f"{name} is {other} at extents {self._point}, unlike others")
 
 
 @cache

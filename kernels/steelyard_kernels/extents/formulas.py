@@ -14,11 +14,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, product
-from math import prod
+from math import isfinite, prod
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from steelyard_kernels import dtypes
+from steelyard_kernels.errors import Unsupported
 
 Point: TypeAlias = tuple[int, ...]
 """An extent of each runtime axis."""
@@ -45,6 +48,10 @@ class Term:
         return power if self.of is None else power * -(-self.of.at(point) // self.parts)
 
 
+class Differs(Unsupported):
+    """Programs or kernels at several extents that are not the same but for numbers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Formula:
     """A number that follows from the extents."""
@@ -57,6 +64,24 @@ class Formula:
         return self.constant + sum([c * term.at(point) for c, term in self.terms])
 
 
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number that follows from the extents: so many units, a power of two to 1.
+
+    With a `unit` of 0 it is 1 over a formula.
+    """
+
+    formula: Formula
+    unit: int
+
+    def is_at(self, point: Point, seen: float) -> bool:
+        """Say whether it is a number at some extents, perhaps rounded to a dtype."""
+        found = self.formula.at(point)
+        if self.unit == 1 or not found:
+            return found == seen
+        return _is_rounded(found / self.unit if self.unit else 1 / found, seen)
+
+
 class Fitter:
     """Finds formulas of numbers that were seen at some points, for extents up to bounds.
 
@@ -66,7 +91,7 @@ class Fitter:
     """
 
     def __init__(self, points: Sequence[Point], bounds: Point) -> None:
-        self.points = points
+        self.points, self.bounds = points, bounds
         axes = len(bounds)
         powers = [p for p in product(range(3), repeat=axes) if 0 < sum(p) <= axes + 1]
         plain = [Term(p) for p in sorted(powers, key=lambda p: (sum(p), p))]
@@ -110,15 +135,12 @@ class Fitter:
 
     def _add(self, terms: Sequence[Term]) -> None:
         """Take terms for what formulas may have, those that differ at the points."""
-        known = {tuple(_direction(row)) for row in self._columns}
         rows = []
         for term in terms:
             if term.of is not None and self._levels(term.of, term.parts) < LEVELS:
                 continue
             row = np.array([float(term.at(point)) for point in self.points])
-            key = tuple(_direction(row))
-            if np.ptp(row) and key not in known:
-                known.add(key)
+            if np.ptp(row):
                 rows.append(row)
                 self.terms.append(term)
         if rows:
@@ -137,6 +159,23 @@ class Fitter:
         if key not in self._found:
             self._found[key] = self._fit(key)
         return self._found[key]
+
+    def number(self, values: Sequence[float]) -> Number:
+        """Return what numbers at all points are; raises Differs if that is unknown."""
+        if not all(map(isfinite, values)):
+            raise Differs(f"a number is {values[0]!r} and {values[-1]!r}")
+        exact = list(map(Fraction, values))
+        unit = max([each.denominator for each in exact])
+        whole = [int(each * unit) for each in exact]
+        if len(set(values)) > 1 and all(0 < each < 1 for each in values):
+            shares = [round(1 / value) for value in values]
+            if all(map(_is_rounded, [1 / n for n in shares], values)):
+                unit, whole = 0, shares
+        found = self.fit(whole)
+        if found is None:
+            points = ", ".join(map(str, self.points))
+            raise Differs(f"a number is {[*values]} at extents {points}")
+        return Number(found, unit)
 
     def _fit(self, seen: tuple[int, ...]) -> Formula | None:
         """Return the formula of fewest terms, if those of as many are one."""
@@ -179,24 +218,21 @@ class Fitter:
 
     def _solved(self, picked: Sequence[int], seen: tuple[int, ...]) -> Formula | None:
         """Return the formula of these terms, if there is one of integers."""
+        rows = np.vstack([np.ones(len(seen)), self._columns[[*picked]]])
+        size = rows.max(1, keepdims=True)
+        factors = (
+            np.linalg.lstsq((rows / size).T, np.array(seen, float))[0] / size[:, 0]
+        )
+        constant, *others = [round(float(each)) for each in factors]
         terms = [self.terms[each] for each in picked]
-        rows = [
-            [Fraction(each) for each in (1, *[t.at(p) for t in terms], value)]
-            for p, value in zip(self.points, seen, strict=True)
-        ]
-        found = _solution(rows, len(terms) + 1)
-        if found is None or any(each.denominator != 1 for each in found):
-            return None
-        constant, *others = map(int, found)
-        return Formula(constant, tuple(zip(others, terms, strict=True)))
+        found = Formula(constant, tuple(zip(others, terms, strict=True)))
+        return found if tuple(map(found.at, self.points)) == seen else None
 
 
-def _direction(row: NDArray[Any]) -> NDArray[Any]:
-    """Return what rows share that differ by a factor and a number, in short."""
-    off = row - row[0]
-    size = off[np.flatnonzero(off)[0]] if off.any() else 1.0
-    found: NDArray[Any] = np.round(off / size, 9)
-    return found
+def _is_rounded(value: float, seen: float) -> bool:
+    """Say whether a number is another one, or that rounded to a dtype."""
+    kinds = [dtype for dtype in dtypes.ALL if dtype.kind == "float"]
+    return value == seen or any(dtypes.rounded(value, kind) == seen for kind in kinds)
 
 
 def _spread(bounds: Point) -> list[Point]:
@@ -210,20 +246,3 @@ def _spread(bounds: Point) -> list[Point]:
             found |= {tuple([n if k == axis else m for k, m in enumerate(bounds)])}
             found |= {tuple([n if k == axis else 1 for k, m in enumerate(bounds)])}
     return sorted(found)
-
-
-def _solution(rows: list[list[Fraction]], count: int) -> list[Fraction] | None:
-    """Return the one solution of linear equations; None where there is none, or more."""
-    for column in range(count):
-        pivot = next((r for r in range(column, len(rows)) if rows[r][column]), None)
-        if pivot is None:
-            return None
-        rows[column], rows[pivot] = rows[pivot], rows[column]
-        own = rows[column]
-        own[:] = [each / own[column] for each in own]
-        for row in rows[:column] + rows[column + 1 :]:
-            if factor := row[column]:
-                row[:] = [a - factor * b for a, b in zip(row, own, strict=True)]
-    if any(row[-1] for row in rows[count:]):
-        return None
-    return [row[-1] for row in rows[:count]]

@@ -5,8 +5,10 @@
 
     layer(x, mask, weights)              # x of any batch and words up to these
 
-All calls run the same code. What an axis is not named for is known when it is built, as
-ever; extents of 0 are built by themselves.
+All calls run the same code, of which it is proved that it reads and writes the arrays
+alone at all extents. What an axis is not named for is known when it is built, as ever.
+Extents of 0 are built by themselves, and those at which the function computes something
+else; where it does at 1, all calls with such an extent run one code of their own.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ from typing import Any
 
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building.build import Phases, Request, failed
+from steelyard_kernels.building.cache import keeps, levels_of
 from steelyard_kernels.calling.convention import Convention
+from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
-from steelyard_kernels.extents.build import Ranged, compiled, ranged
 from steelyard_kernels.extents.formulas import Point
+from steelyard_kernels.extents.served import Ranged, keep, recalled
 from steelyard_kernels.function import KernelFunction
 from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import CPU, parse
@@ -80,6 +84,7 @@ class RuntimeKernel(KernelFunction):
                     )
         self.extents = tuple(named.values())
         self._ranged: dict[object, Ranged | Failure] = {}
+        self._ones: dict[Point, RuntimeKernel] = {}
         self._spare: dict[object, list[Any]] = {}
         self._shared: dict[int, tuple[Convention, Convention]] = {}
 
@@ -101,57 +106,81 @@ class RuntimeKernel(KernelFunction):
         aligned: bool = True,
     ) -> Artifact | Failure:
         """Return the build for all extents at those of these shapes."""
+        how: dict[str, Any] = {
+            "schedule": schedule,
+            "target": target,
+            "cache": cache,
+            "drop": drop,
+            "aligned": aligned,
+        }
         specs = self._specs(arrays)
-        found = self._found(specs)
-        program = self.program(*specs)
+        found, program = self._found(specs), self.program(*specs)
         nothing = 0 in found or any(0 in node.shape for node in program.nodes)
-        if nothing or not self.extents:
-            return super().build(
-                *arrays,
-                schedule=schedule,
-                target=target,
-                cache=cache,
-                drop=drop,
-                aligned=aligned,
-            )
-        asked = Request(program, schedule, parse(target), aligned, phases=Phases())
-        made = self._built(specs, asked, again=cache == "cold" or bool(drop))
-        if isinstance(made, Failure):
-            return made
-        try:  # of one index there is less to compute: nothing is broadcast or added up
-            like = tuple([max(extent, 2) for extent in found])
-            if like != found:
-                made.check(self.program(*self._at(specs, like)), like)
-            else:
-                made.check(program, like)
-        except KernelError as error:
-            asked.phases.current = "trace"
-            return failed(self.name, schedule, target, asked.phases, error)
-        return made.at(found, asked.program, asked)
+        if self.extents and not nothing:
+            levels = levels_of(self.name, cache, drop)
+            where = parse(target)
+            asked = Request(program, schedule, where, aligned, levels, Phases())
+            made = self._built(specs, asked)
+            if isinstance(made, Failure):
+                return made
+            if made.serves(program, found):
+                return made.at(found, asked)
+            if 1 in found:  # of one index nothing is broadcast or added up
+                return self._of_one(found).build(*specs, **how)
+        return super().build(*arrays, **how)
 
     def ranged(self, specs: Sequence[Spec], asked: Request) -> Ranged:
         """Go as far as texts for all extents; raises what made it impossible."""
+        from steelyard_kernels.extents.build import ranged  # a build may be kept
+
         bounds = tuple([each.most for each in self.extents])
         return ranged(
             lambda point: self.program(*self._at(specs, point)), bounds, asked
         )
 
-    def _built(
-        self, specs: Sequence[Spec], asked: Request, *, again: bool = False
-    ) -> Ranged | Failure:
-        """Return the build for all extents: what was built before, unless `again`."""
+    def _of_one(self, found: Point) -> RuntimeKernel:
+        """Return the kernel of which extents that are 1 are known."""
+        if found not in self._ones:
+            ones = {e for e, n in zip(self.extents, found, strict=True) if n == 1}
+            axes = {
+                name: tuple([None if each in ones else each for each in every])
+                for name, every in self._axes.items()
+            }
+            self._ones[found] = RuntimeKernel(self._whole, axes)
+        return self._ones[found]
+
+    def _built(self, specs: Sequence[Spec], asked: Request) -> Ranged | Failure:
+        """Return the build for all extents: what was built before, if that is asked."""
         bounds = tuple([each.most for each in self.extents])
         every = tuple(self._at(specs, bounds))
         key = every, asked.schedule, str(asked.target), asked.aligned
-        if again or key not in self._ranged:
-            made: Ranged | Failure
+        if "memory" not in asked.levels or key not in self._ranged:
             try:
-                made = compiled(self.ranged(specs, asked), asked)
+                self._ranged[key] = self._made(every, asked)
             except Exception as error:  # noqa: BLE001 - a failure is data
                 where = str(asked.target)
-                made = failed(self.name, asked.schedule, where, asked.phases, error)
-            self._ranged[key] = made
+                found = failed(self.name, asked.schedule, where, asked.phases, error)
+                self._ranged[key] = found
         return self._ranged[key]
+
+    def _made(self, specs: Sequence[Spec], asked: Request) -> Ranged:
+        """Return the build that is kept on disk, or a new one, for shapes at bounds."""
+        from steelyard_kernels.building.keys import key
+
+        named = ""
+        if "disk" in asked.levels and keeps():
+            most = self.program(*specs)
+            program = key(most, asked.schedule, asked.target, aligned=asked.aligned)
+            named = digest(f"{program} at all of {self._axes}".encode())
+            found = recalled(named, asked)
+            if found:
+                return found
+        from steelyard_kernels.extents.build import compiled
+
+        made = compiled(self.ranged(specs, asked), asked)
+        if named:
+            keep(made, named)
+        return made
 
     def _convention(
         self,
