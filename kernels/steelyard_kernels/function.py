@@ -66,6 +66,8 @@ class KernelFunction:
     __slots__ = ("__call__", "__dict__", "__weakref__")
     __call__: Callable[..., Result]
 
+    _program: Program | None = None  # of a part of another kernel
+
     def __init__(
         self, function: Callable[..., Any], of: Signature | None = None
     ) -> None:
@@ -88,6 +90,10 @@ class KernelFunction:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as functions are, by name; one of another name by its function's."""
+        if self._program is not None:
+            raise KernelError(
+                f"{self.name}: a part of it cannot be pickled; pickle it whole."
+            )
         module, name = self.function.__module__, self.function.__qualname__
         found = _named(module, name)
         if found is self:
@@ -105,8 +111,16 @@ class KernelFunction:
         return self
 
     def program(self, *arrays: Array | Spec) -> Program:
-        """Trace the function for arrays of these shapes and dtypes."""
+        """Trace the function for arrays of these shapes and dtypes; a part is of one."""
+        if self._program is not None:
+            return self._program
         return trace(self.function, self.signature, self._specs(arrays))
+
+    def part(self, program: Program) -> KernelFunction:
+        """Return a part of it, such as one launch, as a kernel of its own arrays."""
+        found = KernelFunction(self.function, self.signature.part(program))
+        found._program = program
+        return found
 
     def candidates(
         self, *arrays: Array | Spec, target: str = CPU
@@ -117,9 +131,11 @@ class KernelFunction:
         program = simplify(self.program(*arrays))
         return strategies.candidates(program, device(parse(target)))
 
-    def explain(self, *arrays: Array | Spec, target: str = CPU) -> str:
+    def explain(
+        self, *arrays: Array | Spec, target: str = CPU, constant: Sequence[str] = ()
+    ) -> str:
         """Return why schedules are chosen, of several launches for each: `explained`."""
-        return explained(self.program(*arrays), target)
+        return explained(self.program(*arrays), target, constant)
 
     def build(
         self,
@@ -192,12 +208,19 @@ class KernelFunction:
         out: Outputs = None,
         schedule: Schedule | None = None,
         stream: int | None = None,
+        constant: Sequence[str] = (),
         **scalars: float,
     ) -> CpuKernel | CudaKernel | CudaSeries:
         """Check the arguments and pack them; raises KernelError with one sentence.
 
-        On a GPU launches run on `stream`, by default that of the arrays.
+        On a GPU launches run on `stream`, by default that of the arrays. What `constant`
+        parameters alone decide is stored now; writes to these count from `refresh` on.
         """
+        if constant:
+            from steelyard_kernels.calling import constants
+
+            how: dict[str, Any] = {"out": out, "schedule": schedule, "stream": stream}
+            return constants.bound(self, arrays, constant, scalars, how)
         if arrays and type(arrays[0]) is not np.ndarray and binding.on_gpu(arrays[0]):
             return self._on_gpus().bind(arrays, out, schedule, stream, scalars)
         if stream is not None:
@@ -339,28 +362,6 @@ class KernelFunction:
                 element = binding.element_type(self.name, name, array.dtype)
                 specs.append((array.shape, element))
         return specs
-
-
-class LaunchKernel(KernelFunction):
-    """One launch of another kernel as a kernel of its own, on the launch's arrays."""
-
-    def __init__(self, whole: KernelFunction, program: Program) -> None:
-        taken = {node.name for node in program.scalars}
-        scalars = [each for each in whole.signature.scalars if each.name in taken]
-        arrays = tuple(node.name for node in program.inputs)
-        of = Signature(program.name, arrays, tuple(scalars))
-        super().__init__(whole.function, of)
-        self._program = program
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Refuse to be pickled: whose launch it is cannot be told by a name."""
-        raise KernelError(
-            f"{self.name}: one launch of it cannot be pickled; pickle it whole."
-        )
-
-    def program(self, *_: Array | Spec) -> Program:
-        """Return the launch's program, which is of arrays of its shapes alone."""
-        return self._program
 
 
 def _key(

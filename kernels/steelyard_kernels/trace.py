@@ -42,7 +42,7 @@ MAX_ELEMENTS: Final = 2**31 - 1  # issue 2; leaves room in every int64 byte offs
 
 
 # Keywords of a kernel's call and bind, which a scalar of that name would hide.
-RESERVED: Final = frozenset({"out", "schedule", "stream"})
+RESERVED: Final = frozenset({"constant", "out", "schedule", "stream"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,13 @@ class Signature:
     name: str
     arrays: tuple[str, ...]
     scalars: tuple[ScalarParameter, ...]
+
+    def part(self, program: Program) -> Signature:
+        """Return the signature of a part of the kernel."""
+        taken = {node.name for node in program.scalars}
+        scalars = [each for each in self.scalars if each.name in taken]
+        arrays = tuple(node.name for node in program.inputs)
+        return Signature(program.name, arrays, tuple(scalars))
 
 
 def signature(function: Callable[..., Any]) -> Signature:

@@ -27,7 +27,7 @@ from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError, sentence
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify
-from steelyard_kernels.function import KernelFunction, LaunchKernel
+from steelyard_kernels.function import KernelFunction
 from steelyard_kernels.imported import ImportedKernel
 from steelyard_kernels.library import examples
 from steelyard_kernels.library.examples import Spec
@@ -92,7 +92,7 @@ def ready(point: Point) -> tuple[KernelFunction, Arrays, Schedule | None]:
                 f"{count} launches, numbered from 0 on; `steelyard compile` lists them."
             )
         program = plan.launches[point.launch].program
-        kernel = LaunchKernel(kernel, program)
+        kernel = kernel.part(program)
         arrays = tuple((node.shape, node.dtype) for node in program.inputs)
     elif not point.schedule and not point.registers:
         return kernel, arrays, None

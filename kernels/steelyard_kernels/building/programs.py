@@ -8,7 +8,7 @@ candidates are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from steelyard_kernels.artifact import Artifact, Code, Failure
@@ -81,14 +81,20 @@ def _launches(asked: Request, named: str) -> Artifact | None:
     return made
 
 
-def explained(program: Program, target: str) -> str:
+def explained(program: Program, target: str, constant: Iterable[str] = ()) -> str:
     """Return the model's table of the best schedules: why one was chosen.
 
-    Of several launches also what each is for, and a table of each distinct kernel.
+    Of several launches also what each is for, and a table of each distinct kernel; of
+    arrays that are `constant` what is stored of these.
     """
     from steelyard_kernels.schedule.strategies import explain
 
     where = parse(target)
+    if constant:
+        from steelyard_kernels.plan.constants import split
+
+        found = split(program, {name: name for name in constant}, device(where))
+        return found.text() + explained(found.rest, target)
     plan = plan_of(Request(program, None, where))
     if plan is None:
         return explain(simplify(program), device(where))

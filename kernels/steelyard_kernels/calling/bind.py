@@ -335,6 +335,7 @@ class BoundKernel:
         self.outputs = {
             convention.names[number]: arrays[number] for number in convention.outputs
         }
+        self.kept: Any = None  # a `constants.Kept`, if there are any
         self._rebuild = rebuild
         self._launch = launch
         # The harness calls these in its windows: no method of ours in between.
@@ -347,11 +348,17 @@ class BoundKernel:
         """Run `count` launches natively; return the clock before and after, in ns."""
         return self._launch.window(count, dependent=dependent)
 
+    def refresh(self) -> None:
+        """Have launches read what the arrays of `constant` parameters hold now."""
+        if self.kept is not None:
+            self.kept.refresh()
+
     def facts(self) -> dict[str, object]:
         """Return what is known of the work without running it."""
         from steelyard_kernels.building.facts import facts_of
 
-        return facts_of(self.built)
+        kept = {} if self.kept is None else {"constant_bytes": self.kept.nbytes}
+        return {**facts_of(self.built), **kept}
 
     def build(self, cache: str) -> None:
         """Build again: "cold" through no cache, "warm-memory" as a second call does."""

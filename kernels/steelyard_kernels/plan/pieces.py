@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from steelyard_kernels.expression.expr import (
     Input,
@@ -16,6 +17,26 @@ from steelyard_kernels.expression.expr import (
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import Again
 from steelyard_kernels.expression.structure import in_words
+from steelyard_kernels.plan.cuts import MOVED, Needs
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """Values that one launch stores, the reductions for them, and what it reads.
+
+    What others store it may compute `again`, by their numbers.
+    """
+
+    values: list[Node]
+    needs: Needs
+    again: frozenset[int] = frozenset()
+    reads: list[Node] = field(default_factory=list)
+    behind: list[Group] = field(default_factory=list)  # what reads before it overwrites
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether it reduces nothing."""
+        return not self.needs - {MOVED}
 
 
 def computed(values: Iterable[Node], memory: Container[int]) -> Iterator[Node]:
