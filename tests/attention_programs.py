@@ -13,8 +13,8 @@ from steelyard_kernels.function import kernel
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.attention import attention_of
-from steelyard_kernels.schedule.attention_tiling import AttentionTiling, columns_of
 from steelyard_kernels.schedule.cores import MMA, WGMMA
+from steelyard_kernels.schedule.recipes.attention import AttentionTiling, columns_of
 from steelyard_kernels.targets import device, parse
 
 H200 = device(parse("cuda:sm_90a"))

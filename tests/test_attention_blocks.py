@@ -17,8 +17,11 @@ from steelyard_kernels.function import kernel
 from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule import strategies
-from steelyard_kernels.schedule.attention_blocking import AttentionBlocking, attended
 from steelyard_kernels.schedule.model import Machine
+from steelyard_kernels.schedule.recipes.attention_blocks import (
+    AttentionBlocking,
+    attended,
+)
 from steelyard_kernels.schedule.schedule import Cut, Place
 from steelyard_kernels.targets import machine
 

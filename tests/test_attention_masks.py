@@ -20,7 +20,7 @@ from steelyard_kernels.function import kernel
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.attention import attention_of
-from steelyard_kernels.schedule.attention_tiling import AttentionTiling, columns_of
+from steelyard_kernels.schedule.recipes.attention import AttentionTiling, columns_of
 from steelyard_kernels.targets import machine
 
 KINDS = ["causal", "ahead", "chosen", "added"]

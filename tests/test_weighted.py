@@ -21,9 +21,9 @@ from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan.partition import partition
 from steelyard_kernels.schedule import strategies
-from steelyard_kernels.schedule.attention_tiling import columns_of
+from steelyard_kernels.schedule.recipes.attention import columns_of
+from steelyard_kernels.schedule.recipes.weighted import WeightedTiling
 from steelyard_kernels.schedule.weighted import Weighted, weighted_of
-from steelyard_kernels.schedule.weighted_tiling import WeightedTiling
 
 POWER = (
     2.0**-22 + 2.0**-23

@@ -16,10 +16,11 @@ from steelyard_kernels.ir.loops import Fragment, Multiply, Operand, Tile
 from steelyard_kernels.nest.softmax import Softmax
 from steelyard_kernels.nest.sums import Position, Sums
 from steelyard_kernels.nest.tiles import Tiles
-from steelyard_kernels.schedule.attention_tiling import AttentionTiling, Panel
+from steelyard_kernels.schedule.attention import Panel
 from steelyard_kernels.schedule.contraction import HALF, UNIT
 from steelyard_kernels.schedule.parameters import Lowered
 from steelyard_kernels.schedule.product_tiling import ROWS
+from steelyard_kernels.schedule.recipes.attention import AttentionTiling
 from steelyard_kernels.schedule.tile import Carried
 
 

@@ -16,8 +16,8 @@ from steelyard_kernels.ir.loops import Const, Operand
 from steelyard_kernels.nest.axes import Value
 from steelyard_kernels.nest.blocks import Lowering, Tile, Walk, multiplied
 from steelyard_kernels.nest.panels import Copies
-from steelyard_kernels.schedule.attention_blocking import AttentionBlocking
 from steelyard_kernels.schedule.parameters import Lowered
+from steelyard_kernels.schedule.recipes.attention_blocks import AttentionBlocking
 from steelyard_kernels.schedule.tile import Carried
 
 

@@ -11,9 +11,9 @@ from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Buffer, Fragment, Multiply, Operand, Tile
 from steelyard_kernels.nest.attention import Attended
 from steelyard_kernels.nest.loads import Loads, Source, Start
-from steelyard_kernels.schedule.attention_tiling import AttentionTiling
 from steelyard_kernels.schedule.parameters import Lowered
 from steelyard_kernels.schedule.product_tiling import ROWS
+from steelyard_kernels.schedule.recipes.attention import AttentionTiling
 from steelyard_kernels.schedule.tile import Carried
 
 

@@ -15,8 +15,8 @@ from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.sums import APART, ROWS, Position
-from steelyard_kernels.schedule.attention_tiling import AttentionTiling
 from steelyard_kernels.schedule.gpu import WARP
+from steelyard_kernels.schedule.recipes.attention import AttentionTiling
 
 LOG2_E: Final = 1.4426950408889634
 SHARED: Final = (1, 2)  # the lanes of a row differ by these bits

@@ -22,14 +22,14 @@ from steelyard_kernels.nest.sums import APART, Position, Sums
 from steelyard_kernels.nest.sums import ROWS as OF_WARP
 from steelyard_kernels.nest.totals import Totals
 from steelyard_kernels.nest.weights import Weights
-from steelyard_kernels.schedule.attention_tiling import Panel
+from steelyard_kernels.schedule.attention import Panel
 from steelyard_kernels.schedule.contraction import HALF
 from steelyard_kernels.schedule.gpu import WARP
 from steelyard_kernels.schedule.parameters import Lowered
 from steelyard_kernels.schedule.product_tiling import DEPTH, ROWS
+from steelyard_kernels.schedule.recipes.weighted import WeightedTiling
 from steelyard_kernels.schedule.tile import Carried
 from steelyard_kernels.schedule.weighted import Pass
-from steelyard_kernels.schedule.weighted_tiling import WeightedTiling
 
 Exist: TypeAlias = Sequence[Operand]
 TOGETHER: Final = 4  # groups of 8 keys whose weights are computed together

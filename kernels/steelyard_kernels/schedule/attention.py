@@ -7,6 +7,7 @@ Logits that are made of scores in another way are computed as the program says.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
@@ -23,6 +24,7 @@ from steelyard_kernels.schedule.contraction import (
     array_of,
     factor_of,
 )
+from steelyard_kernels.schedule.product_tiling import ROWS
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +56,52 @@ class Attention(Weighing, Product):
         guarded = any(v.guards or v.step for v in values)
         fits = all(self.lies(offset, 2, j) for offset in read)
         return 1 if guarded or self.extents[3] % 2 or not fits else 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Panel:
+    """What copies bring of a factor at a time: `own` rows or columns, `depth` of each.
+
+    Rows in shared memory are `chunk` long; `extents` are all there is.
+    """
+
+    factor: Factor
+    extents: tuple[int, int]
+    own: int
+    depth: int
+
+    @property
+    def chunk(self) -> int:
+        """Elements of one swizzled row: 128 bytes, or what divides the panel."""
+        width = self.own if self.factor.across else self.depth
+        return next(n for n in (64, 32, 16) if width % n == 0)
+
+    @property
+    def size(self) -> int:
+        """Elements of all."""
+        return self.own * self.depth
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """What one copy brings."""
+        return self.chunk, self.depth if self.factor.across else self.own
+
+    @property
+    def boxes(self) -> Iterator[tuple[int, int]]:
+        """Yield where each box begins in the panel, and in shared memory."""
+        width, high = self.size // self.box[1], self.box[1]
+        yield from ((begin, begin * high) for begin in range(0, width, self.chunk))
+
+    @property
+    def apart(self) -> int:
+        """Elements between the rows of two warpgroups in shared memory."""
+        return ROWS * (self.depth if self.factor.across else self.chunk)
+
+    def offset(self, depth: int) -> int:
+        """Return where in shared memory a depth begins."""
+        if self.factor.across:
+            return depth * self.chunk
+        return depth // self.chunk * self.own * self.chunk + depth % self.chunk
 
 
 @lru_cache(maxsize=2)  # a build asks for it to choose a schedule, then to lower
