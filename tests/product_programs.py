@@ -5,6 +5,8 @@ both axes, features out and features in. A tiling is (warpgroups, columns, stage
 blocks that divide the depth, blocks that stay), or `by_warps`.
 """
 
+from functools import partial
+
 import numpy as np
 
 from steelyard_kernels import array as xp
@@ -33,6 +35,11 @@ def by_warps(groups, columns, stages, repeats=1, blocks=0, *, split=1):
 def by_threads(groups, columns, stages, blocks=0, *, split=1):
     """Return a tiling for warpgroups that copy what they multiply."""
     return groups, columns, stages, split, blocks, WGMMA, 1, True
+
+
+def shared(groups, columns, stages, split=1, blocks=0, *, sharing=2):
+    """Return a tiling of blocks that share columns."""
+    return groups, columns, stages, split, blocks, WGMMA, 1, False, sharing
 
 
 CASES = [
@@ -90,6 +97,21 @@ CASES = [
     ("linear", (130, 71, 331), "bfloat16", by_threads(2, 32, 4)),
     ("product", (130, 136, 136), "bfloat16", by_threads(1, 96, 3, 2)),
     ("of_transposed", (104, 72, 520), "float16", by_threads(1, 64, 3, split=2)),
+    # Blocks that share columns.
+    ("product", (128, 64, 320), "float16", shared(1, 64, 2)),
+    ("linear", (256, 72, 264), "bfloat16", shared(1, 32, 3, 2)),
+    ("product", (250, 72, 320), "bfloat16", shared(1, 32, 2, 1, 4, sharing=2)),
+    ("linear", (512, 136, 200), "float16", shared(2, 64, 2, 1, 2)),
+    ("product", (256, 64, 128), "float16", shared(1, 64, 2, sharing=4)),  # no ring
+    ("linear_in_float32", (256, 72, 512), "float8_e4m3fn", shared(1, 64, 2)),
+    ("batched", (128, 40, 136), "float16", shared(1, 32, 2)),
+    # Rows that are reduced behind the product.
+    ("softmax", (100, 64, 136), "float16", (1, 64, 2)),
+    ("softmax", (130, 96, 136), "bfloat16", (2, 96, 2, 1, 2)),
+    ("layer_norm", (100, 128, 136), "float16", (1, 128, 2)),
+    ("layer_norm", (70, 32, 136), "float16", by_warps(1, 32, 2)),
+    ("softmax", (100, 96, 200), "bfloat16", by_threads(1, 96, 3)),
+    ("layer_norm", (200, 64, 264), "bfloat16", by_warps(1, 64, 2, 2)),
     # Elements of one byte and of four, along the depth in shared memory.
     *[
         (name, shape, dtype, numbers)
@@ -222,6 +244,23 @@ def bias_gelu(x, w, b):
 
 
 @kernel
+def softmax(x, w):
+    """Divide powers by their sum, of which none is a denormal number."""
+    y = (x @ w).astype("float32") * 0.25
+    e = xp.exp(y - xp.max(y, axis=-1, keepdims=True))
+    return (e / xp.sum(e, axis=-1, keepdims=True)).astype(x.dtype)
+
+
+@kernel
+def layer_norm(x, w, r, g):
+    """Normalise rows of a sum."""
+    y = (x @ w + r).astype("float32")
+    y = y - xp.mean(y, axis=-1, keepdims=True)
+    deviation = xp.sqrt(xp.mean(y * y, axis=-1, keepdims=True) + 1e-5)
+    return (y / deviation * g).astype(x.dtype)
+
+
+@kernel
 def residual(x, w, r, s):
     """Add and scale by row and by element."""
     return r + (x @ w) * s[:, None]
@@ -273,6 +312,7 @@ def shapes(made, m, n, k):
         "of_transposed": ((k, m), (k, n)),
         "bias_relu": ((m, k), (k, n), (n,)),
         "bias_gelu": ((m, k), (k, n), (n,)),
+        "layer_norm": ((m, k), (k, n), (m, n), (n,)),
         "residual": ((m, k), (k, n), (m, n), (m,)),
         "in_place": ((m, k), (k, n), (m, n)),
         "batched": ((3, m, k), (3, k, n), (n,)),
@@ -315,13 +355,29 @@ def tiled(program):
     return [schedule for schedule in found if schedule.multiplies_tiles]
 
 
+def covering(program):
+    """Return candidates with every piece there is, those of the most registers first."""
+    seen, found = set(), []
+    registers = partial(strategies.estimated_registers, program)
+    for schedule in sorted(tiled(program), key=registers, reverse=True):
+        axes = (axis.split(":") for axis in schedule.label.split())
+        pieces = {(name, piece) for name, cuts in axes for piece in cuts.split(".")}
+        if pieces - seen:
+            found.append(schedule)
+        seen |= pieces
+    return found
+
+
 def built_without_spills(program, schedules):
     """Compile candidates as one group; return the codes' resources."""
     batch = group.build_all(
         [Candidate(each.label, program, each) for each in schedules],
         target="cuda:sm_90a",
     )
+    found = []
     for result in batch.results:
         assert isinstance(result, Artifact), result.error
         assert result.code.spill_stores == 0, result.schedule.label
-    return [result.code.resources for result in batch.results]
+        assert result.code.resources is not None
+        found.append(result.code.resources)
+    return found

@@ -121,7 +121,8 @@ class Hub:
 
     def __init__(self, seed):
         self.random = np.random.default_rng(seed)
-        self.tasks, self.moved, self.turn = [], True, None
+        self.tasks, self.moved, self.tensors = [], True, {}
+        self.turn: Task
 
     def add(self, function, kind=Task):
         """Begin a task."""
@@ -197,7 +198,7 @@ class _Block(simt._Block):
     def __init__(self, hub, *given):
         super().__init__(*given)
         self.hub, self.barriers, self.groups, self.open = hub, {}, [], []
-        self.arrived = False
+        self.arrived, self.cluster = 0, [self]
         self.copies, self.waiting = [], []  # of the open group, and groups under way
         self.run_one[Multiply] = self.multiply
 
@@ -257,6 +258,11 @@ class _Block(simt._Block):
     def do_mbarrier_arrive(self, buffer, index):
         self.barrier_at(buffer, index).change(int(self.active.sum()))
 
+    def do_mbarrier_arrive_far(self, buffer, index, rank):
+        ranks = np.broadcast_to(self.value(rank), (self.threads, 1))[self.active, 0]
+        for number in ranks:
+            self.cluster[number].barriers[buffer.name, self.one(index)].change(1)
+
     def do_mbarrier_wait(self, buffer, index, parity):
         barrier, odd = self.barrier_at(buffer, index), self.one(parity)
         self.pause(lambda: barrier.phase % 2 != odd)
@@ -264,19 +270,34 @@ class _Block(simt._Block):
     do_mbarrier_wait_far = do_mbarrier_wait
 
     def do_cluster_arrive(self):
-        assert self.active.all()
-        self.arrived = self.hub.moved = True
+        assert self.arrived or self.active.all()
+        self.arrived += 1
+        self.hub.moved = True
 
     def do_cluster_wait(self):
-        self.pause(lambda: all(block.arrived for block in self.cluster))
+        phase = self.arrived
+        self.pause(lambda: all(block.arrived >= phase for block in self.cluster))
 
-    def do_tensor_copy_2(self, to, index, tensor, barrier, stage, *corner):
+    def do_tensor_copy_2(self, *where):
         """Begin to copy a box; its bytes count as they arrive."""
+        self.begin(self, *where)
+
+    def do_tensor_share_2(self, *where):
+        """Begin to copy a box to as many blocks as a number has bits."""
+        bits = self.one(where[5])
+        for rank in range(bits.bit_length()):
+            if bits >> rank & 1:
+                self.begin(self.cluster[rank], *where[:5], *where[6:])
+
+    def begin(self, other, *where):
+        """Begin to copy a box to a block."""
+        to, index, tensor, barrier, stage, *corner = where
         self.alone()
         tensor = self.hub.tensors[tensor.name]
         size = to.dtype.bytes
         first, corner = size * self.one(index), [self.one(each) for each in corner]
-        full, array = self.barrier_at(barrier, stage), self.memory[tensor.name]
+        full = other.barriers[barrier.name, self.one(stage)]
+        array = self.memory[tensor.name]
         assert first % (8 * tensor.swizzle) == 0, "the tile begins inside of an atom"
         inside, at = np.ones(tensor.box[::-1], bool), tensor.first
         steps = (1, *[stride // size for stride in tensor.strides])
@@ -288,12 +309,14 @@ class _Block(simt._Block):
         places = swizzled(first + size * np.arange(box.size), tensor.swizzle) // size
 
         def arrive():
-            self.memory[to.name][places] = box
+            other.alloc(Alloc(to))  # it may not have come to its own
+            other.memory[to.name][places] = box
             full.change(0, -size * box.size)
 
         self.hub.add(arrive, Arrival)
 
     do_tensor_copy_3 = do_tensor_copy_4 = do_tensor_copy_5 = do_tensor_copy_2
+    do_tensor_share_3 = do_tensor_share_4 = do_tensor_share_5 = do_tensor_share_2
 
     def do_copy_async(self, to, index, source, start, *sizes):
         """Begin a copy of each thread; who may read there races with it already."""
@@ -355,12 +378,12 @@ class _Block(simt._Block):
 
         def arrive():
             other.alloc(Alloc(to))  # it may not have come to its own
-            memory = other.memory[to.name]
-            free = np.array_equal(
-                memory[at], np.full_like(sent, simt.poison(to.dtype)), equal_nan=True
-            )
-            assert free, "two threads store to one place"
-            memory[at] = sent
+            memory, watch = other.memory[to.name], other.within[to.name]
+            new = np.isclose(memory[at], simt.poison(to.dtype), 0, 0, equal_nan=True)
+            read = watch.reader[at]  # by all, where a barrier came since
+            free = new | ((read > 0) & (read < watch.since))
+            assert free.all(), "two threads store to one place"
+            memory[at], watch.reader[at] = sent, 0
             arrived.change(0, -sent.dtype.itemsize * sent.size)
 
         self.hub.add(arrive, Arrival)

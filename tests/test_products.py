@@ -12,6 +12,7 @@ from corpus import compare
 from product_programs import H200, drawn, lowered, tiling
 
 from steelyard_device.cuda import tensors
+from steelyard_kernels import array as xp
 from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.building.programs import build
 from steelyard_kernels.building.record import pack, unpack
@@ -20,10 +21,12 @@ from steelyard_kernels.emit import cuda_warps
 from steelyard_kernels.emit.cuda import emit
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.simplify import simplify
+from steelyard_kernels.function import kernel
 from steelyard_kernels.ir import printing
 from steelyard_kernels.ir.builder import index
 from steelyard_kernels.ir.loops import Buffer, Multiply, Tile
 from steelyard_kernels.ir.verify import verify
+from steelyard_kernels.plan.partition import partition
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.targets import device, parse
 
@@ -141,10 +144,10 @@ def test_the_kernel_of_the_seed_is_golden(golden):
     [("product", (64, 768, 768)), ("bias_relu", (200, 264, 136))],
 )
 def test_nvrtc_takes_candidates(nvrtc, name, shape):
-    """Every third, in groups, none of which spills."""
+    """In groups, none of which spills."""
     made = getattr(programs, name)
     program = simplify(made.program(*drawn(made, shape, "float16", seed=0)))
-    schedules = programs.tiled(program)[::3]
+    schedules = programs.covering(program)
     assert len(schedules) >= 20
     for resources in programs.built_without_spills(program, schedules):
         assert resources.tensor_core >= 4
@@ -256,5 +259,35 @@ def test_a_build_is_the_same_after_the_disk(nvrtc):
     assert isinstance(built, Artifact)
     assert built.shared > 0
     again, _ = unpack(pack(built), program, TARGET)
+    assert isinstance(again, Artifact)
     assert (again.slots, again.shared) == (built.slots, built.shared)
+    assert again.slots[0].tensor is not None
     assert again.slots[0].tensor.box == (64, 64)
+
+
+@pytest.mark.parametrize("made", [programs.softmax, programs.layer_norm])
+def test_rows_are_reduced_behind_their_product_where_a_tile_holds_them(nvrtc, made):
+    """Without spills, and in the registers of the threads that multiplied."""
+    program = simplify(made.program(*drawn(made, (4096, 128, 768), "float16")))
+    assert partition(program, H200) is None
+    some = programs.tiled(program)[::6]
+    for resources in programs.built_without_spills(program, some):
+        assert resources.tensor_core >= 4
+    # No tile's columns, beyond all of them, and too few rows for one tile a block.
+    for shape in ((4096, 100, 768), (4096, 768, 768), (128, 128, 768)):
+        long = simplify(made.program(*drawn(made, shape, "float16")))
+        plan = partition(long, H200)
+        assert plan is not None
+        assert len(plan.launches) == 2
+
+
+def test_what_reads_more_of_a_product_than_its_rows_is_another_launch():
+    """Along the other axis; or where the product itself is asked for."""
+    x, w = drawn(programs.product, (256, 128, 768), "float16")
+    for function in (
+        lambda x, w: xp.sum((x @ w).astype("float32"), axis=0),
+        lambda x, w: (x @ w, xp.max(x @ w, axis=1, keepdims=True) + x[:, :1]),
+    ):
+        plan = partition(simplify(kernel(function).program(x, w)), H200)
+        assert plan is not None
+        assert len(plan.launches) >= 2

@@ -41,17 +41,22 @@ def _wait(name: str, scope: str) -> str:
 }}"""
 
 
-def _copy(*corner: str) -> str:
+def _copy(name: str, *corner: str) -> str:
     numbers = [f"%{k}" for k in range(3, 3 + len(corner))]
-    taken = ", ".join(f"int {each}" for each in corner)
+    taken = [f"int {each}" for each in corner]
+    given = [f'"r"({each})' for each in corner]
+    how, mask = "", ""
+    if name == "tensor_share":
+        taken = ["int blocks", *taken]
+        given.append('"h"((unsigned short)blocks)')
+        how, mask = ".multicast::cluster", f", %{3 + len(corner)}"
     return _asm(
-        f"void tensor_copy_{len(corner)}(unsigned to, const void *from, "
-        f"unsigned barrier, {taken})",
+        f"void {name}_{len(corner)}(unsigned to, const void *from, "
+        f"unsigned barrier, {', '.join(taken)})",
         f"cp.async.bulk.tensor.{len(corner)}d.shared::cluster.global.tile"
-        f".mbarrier::complete_tx::bytes [%0], [%1, {{{', '.join(numbers)}}}], [%2];",
-        '"r"(to), "l"(from), "r"(barrier), '
-        + ", ".join(f'"r"({each})' for each in corner)
-        + " ",
+        f".mbarrier::complete_tx::bytes{how} "
+        f"[%0], [%1, {{{', '.join(numbers)}}}], [%2]{mask};",
+        f'"r"(to), "l"(from), "r"(barrier), {", ".join(given)} ',
     )
 
 
@@ -102,6 +107,11 @@ HELPERS: Final = {
     "tile": """unsigned long long tile(unsigned address, unsigned long long form) {
   return form + ((address & 0x3ffff) >> 4);
 }""",
+    "far_address": """unsigned far_address(unsigned address, unsigned rank) {
+  unsigned far;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(far) : "r"(address), "r"(rank));
+  return far;
+}""",
     "mbarrier_init": _asm(
         "void mbarrier_init(unsigned barrier, unsigned arrivals)",
         "mbarrier.init.shared::cta.b64 [%0], %1;",
@@ -120,6 +130,11 @@ HELPERS: Final = {
         "mbarrier.arrive.shared::cta.b64 _, [%0];",
         '"r"(barrier) ',
     ),
+    "mbarrier_arrive_far": _asm(
+        "void mbarrier_arrive_far(unsigned barrier, unsigned rank)",
+        "mbarrier.arrive.shared::cluster.b64 _, [%0];",
+        '"r"(far_address(barrier, rank)) ',
+    ),
     "mbarrier_wait": _wait("mbarrier_wait", ""),
     "mbarrier_wait_far": _wait("mbarrier_wait_far", ".acquire.cluster"),
     "cluster_arrive": _asm("void cluster_arrive()", "barrier.cluster.arrive.relaxed;"),
@@ -130,12 +145,11 @@ HELPERS: Final = {
         "prefetch.tensormap [%0];",
         '"l"(tensor) ',
     ),
-    **{f"tensor_copy_{n}": _copy(*"xyzuv"[:n]) for n in AXES},
-    "far_address": """unsigned far_address(unsigned address, unsigned rank) {
-  unsigned far;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(far) : "r"(address), "r"(rank));
-  return far;
-}""",
+    **{
+        f"{name}_{n}": _copy(name, *"xyzuv"[:n])
+        for name in ("tensor_copy", "tensor_share")
+        for n in AXES
+    },
     "mma_begin": _asm("void mma_begin()", "wgmma.fence.sync.aligned;"),
     "mma_commit": _asm("void mma_commit()", "wgmma.commit_group.sync.aligned;"),
 }
@@ -148,7 +162,9 @@ STATED: Final = {
 }
 """Instructions whose number is known to the assembler."""
 
-CALLS: Final = {"store_far": ("far_address",), "store_far_one": ("far_address",)}
+CALLS: Final[dict[str, tuple[str, ...]]] = dict.fromkeys(
+    ("store_far", "store_far_one", "mbarrier_arrive_far"), ("far_address",)
+)
 """What a helper calls besides."""
 
 

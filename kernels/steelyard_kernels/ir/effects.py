@@ -92,6 +92,11 @@ TENSOR_COPY = EffectRule(
         and all(map(is_index, (args[1], *args[4:])))
     ),
 )
+TENSOR_SHARE = EffectRule(
+    "copies to as many blocks of the cluster as a number has bits, each at its own place: "
+    "(to, index, tensor, mbarrier, index, blocks, *corner)",
+    lambda args: TENSOR_COPY.holds((*args[:5], *args[6:])) and is_index(args[5]),
+)
 STORE_FAR = EffectRule(
     "stores four float32 or int32 in another block of the cluster, where it counts their "
     "bytes: (to, index, values, rank, mbarrier, index)",
@@ -159,6 +164,7 @@ EFFECTS: dict[str, EffectOperation] = {
     "mbarrier_publish": EffectOperation(0, BARRIER, CUDA),  # to the cluster and copies
     "mbarrier_expect": EffectOperation(3, MBARRIER, CUDA),  # so many bytes; arrives too
     "mbarrier_arrive": EffectOperation(2, MBARRIER, CUDA),
+    "mbarrier_arrive_far": EffectOperation(3, MBARRIER, CUDA),  # of a block, by rank
     "mbarrier_wait": EffectOperation(3, MBARRIER, CUDA),  # for a phase, by its parity
     "mbarrier_wait_far": EffectOperation(3, MBARRIER, CUDA),  # other blocks wrote to us
     "cluster_arrive": EffectOperation(0, BARRIER, CUDA),  # of all blocks of a cluster
@@ -169,6 +175,7 @@ EFFECTS: dict[str, EffectOperation] = {
     "tensor_prefetch": EffectOperation(1, TENSOR, CUDA),  # of what describes it
     # Of tensors of two axes and of more.
     **{f"tensor_copy_{n}": EffectOperation(5 + n, TENSOR_COPY, CUDA) for n in AXES},
+    **{f"tensor_share_{n}": EffectOperation(6 + n, TENSOR_SHARE, CUDA) for n in AXES},
     "store_far": EffectOperation(6, STORE_FAR, CUDA),
     "store_far_one": EffectOperation(6, STORE_FAR_ONE, CUDA),
     # Between the blocks of a launch, by words of memory: see `schedule.handing`.

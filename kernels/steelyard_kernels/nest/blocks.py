@@ -17,7 +17,7 @@ from steelyard_kernels.ir.builder import Builder, Index, const
 from steelyard_kernels.ir.loops import INDEX, Buffer, Operand, Var
 from steelyard_kernels.nest.panels import Copies
 from steelyard_kernels.nest.reduce import emitter_of
-from steelyard_kernels.schedule.blocking import Blocking, Panel
+from steelyard_kernels.schedule.blocking import Blocking, Panel, lying
 from steelyard_kernels.schedule.parameters import Lowered, arguments, extent_slot
 
 
@@ -173,11 +173,11 @@ class Lowering:
         sums = multiplied(self.b, blocking, walks, depth, begun)
         for place, value in zip(self.places(begin), sums, strict=True):
             b.store(self.sums, place, value)
-        if blocking.steps == 1:
-            self.behind(at, begin)
-            return
-        end = b.at("add", first, blocking.depth)
-        last = b.let("greater_equal", end, b.number(self.product.extents[3]))
+        # Always true of one step: without a branch LLVM moves numbers that follow need
+        # before all blocks, into the registers of the sums, which it then spills.
+        end = b.at("add", first, blocking.depth) if blocking.steps > 1 else self.extent
+        least = self.product.extents[3] if blocking.steps > 1 else 0
+        last = b.let("greater_equal", end, b.number(least))
         with b.branch(last), self.emitter.aside():
             self.behind(at, begin)
 
@@ -213,7 +213,7 @@ class Lowering:
 
     def in_place(self, panel: Panel, at: Tile, first: Operand) -> Walk:
         """Emit where a block's part of an array begins."""
-        emitter, product, value = self.emitter, self.product, panel.value
+        emitter, product, value = self.emitter, self.product, lying(panel.value)
         side = panel is self.panels[1]
         own, deep = self.batch + side, self.batch + 2
         with (
@@ -230,7 +230,7 @@ class Lowering:
     def masks(self, at: Tile) -> tuple[Operand | None, ...]:
         """Emit which columns of a block are read, a mask a vector; (): all."""
         b, blocking = self.b, self.blocking
-        if self.buffers[1] or self.product.extents[2] % blocking.columns == 0:
+        if not blocking.masked:
             return ()
         lanes = blocking.lanes
         return tuple(
@@ -288,7 +288,7 @@ def multiplied(
     (left, right), lanes = walks, blocking.lanes
     with b.loop(0, depth, 1, *begun, left.start, right.start) as loop:
         *sums, row, column = loop.carried
-        vectors = [
+        loaded = [
             b.load(
                 right.buffer,
                 b.at("add", column, vector * lanes),
@@ -297,6 +297,7 @@ def multiplied(
             )
             for vector in range(blocking.vectors)
         ]
+        vectors = [b.cast(each, blocking.product.dtype) for each in loaded]
         found: list[Operand] = []
         for each in range(blocking.rows):
             one = b.load(left.buffer, b.at("add", row, each * left.apart))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
 
@@ -23,7 +23,7 @@ class Contraction:
     `left` varies with `rows` and not with `columns`, `right` the other way round;
     `columns` end with the last axis of the outputs. `outer` are the outputs' other axes.
     The sums are of `dtype`; `total` is the value that they come to. `only` are the places
-    of the outputs that are made of them (None: all).
+    of the outputs that are made of them (None: all). `reduces` rows of what is made of them.
     """
 
     nest: Nest
@@ -37,6 +37,7 @@ class Contraction:
     columns: tuple[int, ...]
     depth: tuple[int, ...]
     only: tuple[int, ...] | None = None
+    reduces: bool = False
 
     def extent(self, axes: Sequence[int]) -> int:
         """Return how many indices some axes have together."""
@@ -78,10 +79,15 @@ class Contraction:
         return step
 
 
-@lru_cache(maxsize=2)  # a build asks for it to choose a schedule, then to lower
-def contraction_of(nest: Nest) -> Contraction | str:
-    """Return the sums of products that a nest is, or why it is none."""
-    reductions = [value for value in nest.values if value.over]
+@lru_cache(maxsize=4)  # a build asks for it to choose a schedule, then to lower
+def contraction_of(nest: Nest, *, reduces: bool = False) -> Contraction | str:
+    """Return the sums of products that a nest is, or why it is none.
+
+    Where it `reduces`, whole rows of what is made of them may be reduced too.
+    """
+    every_one = [value for value in nest.values if value.over]
+    rows_of = [v for v in every_one if reduces and max(v.over) < nest.space]
+    reductions = [value for value in every_one if value not in rows_of]
     if len(reductions) != 1:
         return "has not one sum"
     (reduction,) = reductions
@@ -92,7 +98,8 @@ def contraction_of(nest: Nest) -> Contraction | str:
     depth, every = frozenset(reduction.over), frozenset(range(nest.space))
     if not depth <= left.axes & right.axes:
         return "is no sum of products of two values along the same axes"
-    if nest.inner or any(o.offset.axes != every for o in nest.outputs):
+    inner = frozenset[int]().union(*[v.over for v in rows_of])
+    if nest.inner != inner or any(o.offset.axes != every for o in nest.outputs):
         return "has an output of another shape than the product's"
     if nest.space - 1 in left.axes:
         left, right = right, left
@@ -107,8 +114,13 @@ def contraction_of(nest: Nest) -> Contraction | str:
     rest = range(columns[0])
     rows = _last(rest, left.axes - right.axes)
     outer = tuple([axis for axis in rest if axis not in rows])
+    if any(
+        set(v.over) != set(columns) or not isinstance(v.node, Reduce) for v in rows_of
+    ):
+        return "reduces what is made of its sums along other axes than its columns"
     axes = outer, rows, columns, tuple(sorted(depth))
-    return Contraction(nest, reduction, total, dtype, left, right, *axes)
+    whole = Contraction(nest, reduction, total, dtype, left, right, *axes)
+    return replace(whole, reduces=bool(rows_of))
 
 
 def _last(axes: Sequence[int], wanted: AbstractSet[int]) -> tuple[int, ...]:

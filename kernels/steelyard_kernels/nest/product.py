@@ -35,6 +35,11 @@ class Lowering(Tiles):
         super().__init__(tiling, {"rows": product.rows, "columns": product.columns})
         zero = self.b.number(0)
         self.rank, self.own = self.ranked() if tiling.split > 1 else (zero, self.thread)
+        # Which of the blocks that share columns this is.
+        self.share = zero  # which of the blocks that share columns this is
+        if tiling.sharing > 1:
+            member = self.b.at("rem", self.block, tiling.cluster)
+            self.share = self.b.at("div", member, tiling.split)
         sums = tiling.repeats * tiling.columns // 2
         self.sums = self.b.alloc("sums", product.added, sums, "register")
         self.part = self.sums  # those of a step, where they are added up apart
@@ -59,8 +64,8 @@ class Lowering(Tiles):
 
     def position(self, tile: Operand) -> Position:
         """Emit which matrix of the batch, row and column a tile begins at."""
-        b, (batch, down, over) = self.b, self.tiling.tiles
-        matrix = b.number(0)
+        b, (batch, down, over), sharing = self.b, self.tiling.tiles, self.tiling.sharing
+        matrix, down = b.number(0), down // sharing
         if batch > 1:
             matrix = b.at("div", tile, down * over)
             tile = b.at("rem", tile, down * over)
@@ -72,6 +77,7 @@ class Lowering(Tiles):
             column = b.at("div", inside, high)
         else:  # neighbours read the same columns
             row, column = b.at("rem", tile, down), b.at("div", tile, down)
+        row = b.at("add", b.at("multiply", row, sharing), self.share)
         return Position(
             self.matrix(matrix),
             b.at("multiply", row, self.tiling.tall),

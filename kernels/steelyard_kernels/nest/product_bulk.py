@@ -3,12 +3,15 @@
 A block's last warp has one thread that copies tiles of both factors, some steps ahead of
 the others. A stage is full when all bytes of its copies are there, and empty when every
 warpgroup has read it: mbarriers count both, by phases whose parity changes whenever all
-stages have been used. Blocks of a cluster may divide the depth.
+stages have been used. Blocks of a cluster may divide the depth, and may share columns:
+each copies a part of their tile to all, when all have read what was there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
+from math import prod
 from typing import Final
 
 from steelyard_kernels.ir.loops import Operand
@@ -18,6 +21,7 @@ from steelyard_kernels.schedule.contraction import LINE
 from steelyard_kernels.schedule.parameters import Lowered
 from steelyard_kernels.schedule.product_tiling import (
     FEWER_REGISTERS,
+    GROUP,
     MORE_REGISTERS,
     ROWS,
     Tiling,
@@ -33,14 +37,17 @@ class InBulk(Lowering):
     def __init__(self, tiling: Tiling) -> None:
         super().__init__(tiling)
         product = tiling.product
+        self.shared = frozenset({"columns"} if tiling.sharing > 1 else ())
         for place, (name, factor) in enumerate(self.factors.items()):
             if factor.bulk:
                 tile = (ROWS * tiling.groups, tiling.columns)[place]
                 width = tiling.chunk if place else ROWS
                 step = product.step
                 own, depth = (product.extents[axis] for axis in (1 + place, 3))
+                parts = tiling.sharing if place else 1
                 # Rows beyond all of one tile's would take their time, full of zeros.
-                box = (width, step) if factor.across else (step, min(tile, own))
+                tall = min(tile, own) if parts == 1 else tile // parts
+                box = (width, step // parts) if factor.across else (step, tall)
                 self.describe(name, (own, depth), box)
 
     def ranked(self) -> tuple[Operand, Operand]:
@@ -49,9 +56,14 @@ class InBulk(Lowering):
 
     def send(self, rank: int, place: Operand, four: Operand) -> None:
         """Emit the store of sums in another block."""
-        b, zero = self.b, self.b.number(0)
+        b, zero, first = self.b, self.b.number(0), self.first_of_parts()
         partial, arrived = self.memory["partial"], self.memory["arrived"]
-        b.effect("store_far", partial, place, four, b.number(rank), arrived, zero)
+        block = b.at("add", first, rank)
+        b.effect("store_far", partial, place, four, block, arrived, zero)
+
+    def first_of_parts(self) -> Operand:
+        """Emit the first of the cluster's blocks that divide this one's depth."""
+        return self.b.at("multiply", self.share, self.tiling.split)
 
     def meet(self) -> Operand:
         """Emit the wait for what other blocks send."""
@@ -88,20 +100,17 @@ class InBulk(Lowering):
             for stage in range(tiling.stages):
                 self.barrier("init", "full", stage, 1)
                 if tiling.ring:
-                    self.barrier("init", "empty", stage, tiling.groups)
+                    self.barrier("init", "empty", stage, tiling.groups * tiling.sharing)
             if tiling.split > 1:
                 self.barrier("init", "arrived", 0, 1)
                 partial = self.memory["partial"]
                 size = getattr(partial.extent, "value", 0) * partial.dtype.bytes
                 self.barrier("expect", "arrived", 0, int(size))
             b.effect("mbarrier_publish")
-            if self.tensors and not tiling.blocks:
-                at = self.position(b.at("div", self.block, tiling.split))
-                with b.loop(0, tiling.stages, 1, unroll=tiling.stages) as loop:
-                    self.copies(loop.var, loop.var, at)
+            self.first_copies(*self.tensors.keys() - self.shared)
         if self.loaded:
             with b.branch(b.let("less", self.thread, b.number(tiling.consumers))):
-                at = self.position(b.at("div", self.block, tiling.split))
+                at = self.position(b.at("div", self.block, tiling.cluster))
                 for start in self.loads.starts(at, self.opened):
                     with b.loop(
                         0, tiling.steps, 1, unroll=self.loads.most(start)
@@ -109,30 +118,68 @@ class InBulk(Lowering):
                         self.loads.emit(start, loop.var, self.depth(loop.var))
             b.effect("async_publish")
         b.effect("barrier")
-        if tiling.split > 1:
+        if tiling.cluster > 1:
             b.effect("cluster_arrive")
+        if self.shared:  # all wait: a part of a warp alone would wait for its others
+            b.effect("cluster_wait")  # others have published their barriers
+            with b.branch(self.is_copying()):
+                self.first_copies(*self.shared)
 
-    def copies(self, step: Operand, stage: Operand, at: Position) -> None:
-        """Emit the copies of one step to a stage."""
+    def first_copies(self, *names: str) -> None:
+        """Emit the first copies of some factors, where they wait for nothing."""
         b, tiling = self.b, self.tiling
-        tall, line = tiling.tall, self.product.step
-        depth = self.depth(step)
-        sides = (
-            (self.product.rows, "rows", at.row, tall),
-            (self.product.columns, "columns", at.column, tiling.columns),
-        )
-        bulk = [side for side in sides if side[0].bulk]
-        size = sum(
-            (count if factor.across else self.tensors[name].box[1]) * LINE
-            for factor, name, _, count in bulk
-        )
-        self.barrier("expect", "full", stage, size)
-        for factor, name, first, count in bulk:
-            width = self.tensors[name].box[0] if factor.across else count
+        if names and not tiling.blocks:
+            at = self.position(b.at("div", self.block, tiling.cluster))
+            with b.loop(0, tiling.stages, 1, unroll=tiling.stages) as loop:
+                self.copies(loop.var, loop.var, at, names)
+
+    def copies(
+        self, step: Operand, stage: Operand, at: Position, names: Collection[str]
+    ) -> None:
+        """Emit the copies of one step to a stage; what is shared is not the first."""
+        b, tiling = self.b, self.tiling
+        line, depth = self.product.step, self.depth(step)
+        sides = {
+            "rows": (at.row, tiling.tall),
+            "columns": (at.column, tiling.columns),
+        }
+        bulk = [(name, *sides[name]) for name in sides if name in self.tensors]
+        size = sum(self.bytes_of(name, count) for name, _, count in bulk)
+        if not self.shared.issuperset(names):
+            self.barrier("expect", "full", stage, size)
+        for name, first, count in bulk:
+            if name not in names:
+                continue
+            across, box = self.factors[name].across, self.tensors[name].box
+            width, blocks = box[0] if across else count, self.blocks_of(name)
+            part = self.share if blocks else b.number(0)
+            place = b.at("multiply", part, prod(box))
+            further = b.at("multiply", part, box[1])
             for begin in range(0, count, width):
                 to = b.at("add", b.at("multiply", stage, count * line), begin * line)
-                corner = b.at("add", first, begin), depth
-                self.copy(name, to, ("full", stage), corner, at.matrix)
+                own = b.at("add", first, begin)
+                corner = (
+                    (own, b.at("add", depth, further))
+                    if across
+                    else (b.at("add", own, further), depth)
+                )
+                to = b.at("add", to, place)
+                self.copy(name, to, ("full", stage), corner, at.matrix, *blocks)
+
+    def bytes_of(self, name: str, count: int) -> int:
+        """Return how many bytes a step's copies of a factor are."""
+        parts = self.tiling.sharing if name in self.shared else 1
+        return (
+            count if self.factors[name].across else self.tensors[name].box[1] * parts
+        ) * LINE
+
+    def blocks_of(self, name: str) -> tuple[Operand, ...]:
+        """Emit a bit for each block that a factor is copied to; none: this one alone."""
+        b, tiling = self.b, self.tiling
+        if name not in self.shared:
+            return ()
+        every = sum(1 << k * tiling.split for k in range(tiling.sharing))
+        return (b.at("bitwise_left_shift", every, self.rank),)
 
     def produce(self) -> None:
         """Emit the copies that wait for a stage to be empty."""
@@ -145,7 +192,7 @@ class InBulk(Lowering):
             with b.loop(first, tiling.steps, 1, *carried, unroll=1) as loop:
                 stage, parity = loop.carried
                 b.effect("mbarrier_wait", self.memory["empty"], stage, parity)
-                self.copies(loop.var, stage, at)
+                self.copies(loop.var, stage, at, self.tensors.keys())
                 loop.yields(*self.after(stage, parity))
             return loop.results
 
@@ -164,36 +211,50 @@ class InBulk(Lowering):
             self.clear()
             self.stores.prepare(at)
             carried = self.ring(carried) if tiling.ring else self.stages()
-            if tiling.split > 1:
+            if tiling.split > 1 and not self.shared:
                 b.effect("cluster_wait")  # others have published their barriers
             self.stores.emit(self.exchanged() if tiling.split > 1 else self.sums)
             return carried
 
         self.tiles(tile, (b.number(0), b.number(0)))
+        if self.shared and tiling.ring:  # others may still arrive here
+            b.effect("cluster_arrive")
+            b.effect("cluster_wait")
 
     def ring(self, carried: Carried) -> Carried:
         """Emit all steps, each behind a wait for its stage; return the next stage."""
         b = self.b
-        leads = self.leads()
+        leads, member = self.leads(), b.number(0)
+        if self.shared:  # a thread for each block
+            member = b.at("rem", self.thread, GROUP)
+            leads = b.let("less", member, b.number(self.tiling.sharing))
         with b.loop(0, self.tiling.steps, 1, *carried, b.number(0), unroll=1) as loop:
             stage, parity, before = loop.carried
             b.effect("mbarrier_wait", self.memory["full"], stage, parity)
             self.step(loop.var, stage)
             self.await_products(1)  # the step before has ended
             if self.product.promotes:  # this one has
-                with b.branch(leads):
-                    self.barrier("arrive", "empty", stage)
+                self.leave(leads, member, stage)
             else:
                 follows = b.let("greater", loop.var, b.number(0))
-                with b.branch(b.let("bitwise_and", leads, follows)):
-                    self.barrier("arrive", "empty", before)
+                self.leave(b.let("bitwise_and", leads, follows), member, before)
             loop.yields(*self.after(stage, parity), stage)
         self.await_products(0)
         *carried_on, last = loop.results
         if self.tiling.blocks and not self.product.promotes:
-            with b.branch(leads):
-                self.barrier("arrive", "empty", last)
+            self.leave(leads, member, last)
         return tuple(carried_on)
+
+    def leave(self, tells: Operand, member: Operand, stage: Operand) -> None:
+        """Emit telling those that copy to a stage that it has been read."""
+        b = self.b
+        with b.branch(tells):
+            if self.shared:
+                block = b.at("multiply", member, self.tiling.split)
+                block = b.at("add", block, self.rank)
+                b.effect("mbarrier_arrive_far", self.memory["empty"], stage, block)
+            else:
+                self.barrier("arrive", "empty", stage)
 
     def stages(self) -> Carried:
         """Emit all steps where each has a stage of its own."""

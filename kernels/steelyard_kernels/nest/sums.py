@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.nest.axes import Stored
-from steelyard_kernels.nest.emitter import Emitter
+from steelyard_kernels.nest.gpu_emitter import GpuEmitter
 from steelyard_kernels.nest.offsets import At
 from steelyard_kernels.schedule.contraction import HALF, UNIT, Product
 from steelyard_kernels.schedule.gpu import WARP
-from steelyard_kernels.schedule.product_tiling import CHUNK, Tiling
+from steelyard_kernels.schedule.product_tiling import Tiling
+from steelyard_kernels.schedule.warp import Group
 
 ROWS = 16  # of a warp
 APART = 8  # a thread's two rows
@@ -51,7 +52,7 @@ class Sums:
     def __init__(
         self,
         tiling: Tiling,
-        emitter: Emitter,
+        emitter: GpuEmitter,
         memory: Mapping[str, Buffer],
         threads: tuple[Operand, Operand],
         product: Product | None = None,
@@ -62,6 +63,10 @@ class Sums:
         self.lanes = self.product.lanes
         self.values = self.product.sums.behind
         self.loads = [v for v in self.values if v.source is not None and not v.step]
+        if self.product.sums.reduces:  # a row's columns are four threads', side by side
+            over = emitter.loops_of(self.product.sums.columns)
+            group = Group(self.thread, 4)
+            emitter.threads.groups |= dict.fromkeys(over, group)
         self.at: Position
         self.rows: list[Operand] = []
         self.exist: list[Operand | None] = []
@@ -96,8 +101,8 @@ class Sums:
         pair = b.at("multiply", b.at("rem", self.lane, 4), 2)
         column = b.at("add", at.column, pair)
         groups = self.tiling.owned // 8
-        for first in range(0, groups, CHUNK // 8):
-            count = min(CHUNK // 8, groups - first)
+        for first in range(0, groups, self.tiling.taken // 8):
+            count = min(self.tiling.taken // 8, groups - first)
             places = [
                 b.at("add", column, 8 * k + lane)
                 for k in range(first, first + count)

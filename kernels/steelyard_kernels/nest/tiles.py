@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import Operand, Tensor, Tile, Var
@@ -83,15 +82,20 @@ class Tiles:
         barrier: tuple[str, Operand],
         corner: tuple[Operand, Operand],
         matrix: tuple[Operand, ...],
+        *blocks: Operand,
     ) -> None:
-        """Emit the copy of a factor's box from its own index and depth on."""
+        """Emit the copy of a factor's box from its own index and depth on.
+
+        To as many blocks of the cluster as a number has bits, where there is one.
+        """
         factor, tensor = self.factors[name], self.tensors[name]
         batch = zip(matrix, factor.shared, factor.batch, strict=True)
         along = corner if factor.across else corner[::-1]
         where = self.memory[name], to, tensor, self.memory[barrier[0]], barrier[1]
         others = [self.b.at("div", at, shared) for at, shared, step in batch if step]
         places = (*along, *others)
-        self.b.effect(f"tensor_copy_{len(places)}", *where, *places)
+        name = "tensor_share" if blocks else "tensor_copy"
+        self.b.effect(f"{name}_{len(places)}", *where, *blocks, *places)
 
     def lowered(self, values: Iterable[Value], others: Sequence[Factor]) -> Lowered:
         """Close the kernel: its parameters are what values and other factors read."""
@@ -128,12 +132,12 @@ class Tiles:
         self, body: Callable[[Operand, Carried], Carried], carried: Carried
     ) -> None:
         """Emit a body for the number of each tile of this block."""
-        b, tiling = self.b, self.tiling
+        b, tiling, cluster = self.b, self.tiling, self.tiling.cluster
         if not tiling.blocks:
-            body(b.at("div", self.block, tiling.cluster), carried)
+            body(b.at("div", self.block, cluster), carried)
             return
-        every = prod(tiling.tiles)
-        with b.loop(self.block, every, tiling.blocks, *carried, unroll=1) as loop:
+        first, apart = b.at("div", self.block, cluster), tiling.blocks // cluster
+        with b.loop(first, tiling.turns, apart, *carried, unroll=1) as loop:
             loop.yields(*body(loop.var, loop.carried))
 
     def piece(

@@ -220,13 +220,17 @@ class Values(Loops):
             buffer = self.args.inputs[of.index]
         # What varies with a vector's rows alone is read for its first lane, which exists.
         own = [k for k in self.loops[value.number] if self.open[k].lanes in {1, lanes}]
-        mask = self.mask(own, at)
+        mask = self.reached(value, own, at)
         mask = mask and b.splat(mask, lanes)
         if value.guards:
             inside = self.guard(value.guards, at, lanes)
             mask = b.both(mask, inside)
         aligned = self.aligned(buffer.dtype.bytes, lanes, value)
         return b.cast(b.load(buffer, start, lanes, mask, aligned), dtype)
+
+    def reached(self, _value: Value, loops: Sequence[int], at: At) -> Operand | None:
+        """Emit which lanes of an array are read at a place of loops; None: all."""
+        return self.mask(loops, at)
 
     def _guarded(self, guards: Sequence[Guard], at: At, value: Operand) -> Operand:
         if not guards:

@@ -99,7 +99,7 @@ def is_still(node: Node) -> bool:
     return not isinstance(node, Gather | Handed)
 
 
-def _spreads(node: Node) -> bool:
+def spreads(node: Node) -> bool:
     """Say whether a node is better made again of its operand: a view, a wider dtype."""
     if isinstance(node, Cast):
         return node.dtype.bytes > node.arg.dtype.bytes
@@ -227,7 +227,7 @@ class Cuts:
     def _narrow(self, node: Node) -> Node:
         """Return what a factor widens or reads at other places, as far as it is computed."""
         while node.number not in self.reasons and (
-            _spreads(node) and isinstance(node, Cast | View | Broadcast | Reshape)
+            spreads(node) and isinstance(node, Cast | View | Broadcast | Reshape)
         ):
             node = node.arg
         return node
@@ -299,12 +299,12 @@ class Cuts:
                     size = max(size, *[prod(a.shape) for a in node.args], 1)
                     size *= node.dtype.bytes
                 alone = frozenset({node.number})
-                again = _spreads(node) and node not in joined
+                again = spreads(node) and node not in joined
                 shared = any(is_product(self.nodes[n]) for n in rest & common)
                 fewer = not again and nbytes(node) + shared <= size
                 chosen[node.number] = alone if fewer else rest
             also = self._uses.get(node.number, 0) > uses.get(node.number, 0)
-            if also and (isinstance(node, WALKS) or _spreads(node)):
+            if also and (isinstance(node, WALKS) or spreads(node)):
                 common |= chosen[node.number]
         return [self.nodes[number] for number in sorted(chosen[root.number])]
 

@@ -8,7 +8,7 @@ asked of the nest: no rule here says what a schedule takes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, pairwise
 from math import prod
 from typing import Final
@@ -17,39 +17,17 @@ from steelyard_kernels.errors import CompilerBug, KernelError
 from steelyard_kernels.expression.expr import Input, Node, Program, Reduce, operands
 from steelyard_kernels.nest.axes import one_space, stored
 from steelyard_kernels.nest.places import nest_of
-from steelyard_kernels.plan.cuts import MOVED, Cuts, Needs, is_product, is_still
-from steelyard_kernels.plan.pieces import Pieces, computed, inside
-from steelyard_kernels.plan.rates import is_kernel
-from steelyard_kernels.schedule.attention import attention_of
-from steelyard_kernels.schedule.attention_blocking import attended
+from steelyard_kernels.plan.cuts import MOVED, Cuts, is_product, is_still
+from steelyard_kernels.plan.pieces import Group, Pieces, computed, inside
+from steelyard_kernels.plan.rates import is_attention, is_kernel, reduces_rows
 from steelyard_kernels.schedule.cores import WGMMA
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
-from steelyard_kernels.schedule.recipes import weighted as recipe
-from steelyard_kernels.schedule.schedule import unheard
+from steelyard_kernels.schedule.recipes.weighted import WeightedTiling
 from steelyard_kernels.schedule.strategies import is_one
 from steelyard_kernels.schedule.weighted import weighted_of
 
 PRODUCTS: Final = range(2, 5)  # of a launch: of weights, and what these are made of
-
-
-@dataclass(eq=False, slots=True)
-class Group:
-    """Values that one launch stores, the reductions for them, and what it reads.
-
-    What others store it may compute `again`, by their numbers.
-    """
-
-    values: list[Node]
-    needs: Needs
-    again: frozenset[int] = frozenset()
-    reads: list[Node] = field(default_factory=list)
-    behind: list[Group] = field(default_factory=list)  # what reads before it overwrites
-
-    @property
-    def is_elementwise(self) -> bool:
-        """Whether it reduces nothing."""
-        return not self.needs - {MOVED}
 
 
 class Groups:
@@ -68,12 +46,14 @@ class Groups:
         for number in sorted(cuts.reasons):
             node = cuts.nodes[number]
             self._add(Group([node], cuts.needs(node)))
-        self._attended = attention_of if isinstance(device, Gpu) else attended
+        self._attends = partial(is_attention, gpu=isinstance(device, Gpu))
         if isinstance(device, Machine) or device.cores:
             for group in list(self.every):
                 self._attend(group)
         if isinstance(device, Gpu) and WGMMA in device.cores:
             self._weigh()
+        for group in list(self.every):
+            self._follow(group)
         self.merge()
 
     def memory(self, group: Group) -> set[int]:
@@ -108,13 +88,30 @@ class Groups:
                     continue
                 memory = self.stored - {weights.number, logits.number}
                 program, _ = self.pieces.of(group.values, memory)
-                if self.once(program, self._is_attention):
-                    self.stored = memory
-                    for one in (scores, softmax, group):
-                        self._drop(one)
-                    needs = group.needs | softmax.needs | scores.needs
-                    self._add(Group(group.values, needs))
+                if self.once(program, self._attends):
+                    self._fuse(group, (scores, softmax), memory)
                     return
+
+    def _follow(self, group: Group) -> None:
+        """Have rows of a product reduced where it is computed, if a kernel does both."""
+        gpu, reads = self.device, group.reads if group in self.every else ()
+        for writer in [self._alone(read, group) for read in reads]:
+            if writer is None or not isinstance(gpu, Gpu) or self._multiplies(group):
+                continue
+            memory = self.stored - _numbers(writer.values)
+            alone, _ = self.pieces.of(writer.values, self.stored)
+            program, _ = self.pieces.of(group.values, memory)
+            if reduces_rows(program, alone, gpu):
+                self._fuse(group, (writer,), memory)
+                return
+
+    def _fuse(self, group: Group, others: Sequence[Group], memory: set[int]) -> None:
+        """Have a launch compute what others stored for it alone."""
+        self.stored = memory
+        for one in (*others, group):
+            self._drop(one)
+        needs = group.needs.union(*[one.needs for one in others])
+        self._add(Group(group.values, needs))
 
     def _multiplies(self, group: Group) -> bool:
         nodes = self.cuts.nodes
@@ -232,8 +229,9 @@ class Groups:
         whole = weighted_of(nest) if nest else "has several spaces"
         if nest is None or isinstance(whole, str) or not isinstance(self.device, Gpu):
             return 0
-        tilings = recipe.on_gpu(nest, self.device, aligned=True, refuse=unheard)
-        return len(whole.scores) if any(tilings) else 0
+        every = WeightedTiling.proposed(whole, self.device)
+        fits = any(not tiling.problem(self.device) for tiling in every)
+        return len(whole.scores) if fits else 0
 
     def _alone(self, node: Node, reader: Group) -> Group | None:
         """Return the launch that stores a value alone, if one other alone reads it."""
@@ -375,13 +373,6 @@ class Groups:
         ordered = sorted(values, key=lambda node: node.number)
         program, _ = self.pieces.of(ordered, self.stored)
         return bool(self.once(program, test))
-
-    def _is_attention(self, program: Program) -> bool:
-        """Say whether a kernel of two products computes a program as attention."""
-        try:
-            return not isinstance(self._attended(nest_of(program)), str)
-        except KernelError:
-            return False
 
     def once(self, program: Program, test: Callable[[Program], int]) -> int:
         """Ask of a piece once."""

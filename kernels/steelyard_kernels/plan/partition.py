@@ -24,9 +24,9 @@ from steelyard_kernels.plan import buffers
 from steelyard_kernels.plan.abreast import abreast
 from steelyard_kernels.plan.chunks import in_chunks
 from steelyard_kernels.plan.cuts import WALKS, Cuts, is_product, nbytes
-from steelyard_kernels.plan.groups import Group, Groups
+from steelyard_kernels.plan.groups import Groups
 from steelyard_kernels.plan.launches import Buffer, Home, Launch, Plan
-from steelyard_kernels.plan.pieces import copying, inside
+from steelyard_kernels.plan.pieces import Group, copying, inside
 from steelyard_kernels.plan.rates import is_kernel, predicted, rates_of
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine

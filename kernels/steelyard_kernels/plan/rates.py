@@ -7,7 +7,8 @@ several. One kernel may walk a reduction again for each index of another.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
+from typing import Final
 
 from steelyard_kernels import cost
 from steelyard_kernels.errors import KernelError
@@ -18,10 +19,20 @@ from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.nest.reads import reads_of
 from steelyard_kernels.plan.cuts import is_product
 from steelyard_kernels.schedule.aliasing import updates_in_place
+from steelyard_kernels.schedule.attention import attention_of
 from steelyard_kernels.schedule.contraction import product_of
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import CACHE_RATE, FORK_JOIN_NS, Machine
+from steelyard_kernels.schedule.model_product import model
+from steelyard_kernels.schedule.recipes.attention_blocks import attended
+from steelyard_kernels.schedule.recipes.contraction import on_gpu
+from steelyard_kernels.schedule.schedule import unheard
 from steelyard_kernels.schedule.strategies import strategy
+
+# Of rows that are reduced behind a product, by a launch (with its hand-over) and in its
+# kernel: of 128 and 192 columns on an H200.
+FOLLOWS_NS: Final = 1700.0
+REDUCES_NS: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,36 @@ def predicted(program: Program, rates: Rates) -> float:
     rate = rates.products if product else rates.others
     moved = cost.bytes_moved(program) / rates.memory
     return rates.launch + max(moved, operations / rate)
+
+
+def is_attention(program: Program, *, gpu: bool) -> bool:
+    """Say whether a kernel of two products computes a program as attention."""
+    try:
+        of = attention_of if gpu else attended
+        return not isinstance(of(nest_of(program)), str)
+    except KernelError:
+        return False
+
+
+def reduces_rows(program: Program, alone: Program, gpu: Gpu) -> bool:
+    """Say whether one kernel had better reduce rows of a product than a launch behind it.
+
+    `alone` is the product without that.
+    """
+    rates, best = rates_of(gpu), list[float]()
+    for each in (program, alone):
+        try:
+            whole = product_of(nest_of(each)) if one_space(each) else ""
+        except KernelError:
+            return False
+        if isinstance(whole, str) or whole.sums.reduces is (each is alone):
+            return False
+        nest = whole.nest
+        every = on_gpu(nest, gpu, aligned=True, likely=True, refuse=unheard)
+        predict = model(nest, gpu)
+        best.append(min((predict(one).total for one in every), default=inf))
+    behind = FOLLOWS_NS + 2 * cost.bytes_moved(alone) / rates.memory
+    return best[0] < inf and best[0] + REDUCES_NS <= best[1] + behind
 
 
 def _walked(nest: Nest) -> int:

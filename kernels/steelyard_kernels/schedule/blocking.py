@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final, TypeAlias
 
-from steelyard_kernels.expression.expr import Input
+from steelyard_kernels.expression.expr import Cast, Input
 from steelyard_kernels.nest.axes import Value, names_of
 from steelyard_kernels.nest.contraction import Contraction, in_order, in_rows
+from steelyard_kernels.schedule.contraction import keeps
 from steelyard_kernels.schedule.model import LINE, Machine
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
@@ -97,6 +98,14 @@ class Blocking:
     def columns(self) -> int:
         """Columns that are multiplied at a time."""
         return self.lanes * self.vectors
+
+    @property
+    def masked(self) -> bool:
+        """Whether columns are read where they lie and end within a block: not in panels."""
+        product = self.product
+        own = product.walks(lying(product.right).offset, product.columns)
+        ends = product.extents[2] % self.columns
+        return not self.copies[1] and own is not None and ends > 0
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -259,16 +268,20 @@ def registers_problem(blocking: Blocking, machine: Machine) -> str:
 
 def _in_place_problem(blocking: Blocking, panel: Panel) -> str:
     """Say why a factor cannot be multiplied where it lies."""
-    product, value = blocking.product, panel.value
+    product, value = blocking.product, lying(panel.value)
+    last = panel.axes == product.columns
     source = value.source if not value.guards and not value.step else None
-    if not isinstance(source, Input) or value.node.dtype is not product.dtype:
+    own, deep = (product.walks(value.offset, a) for a in (panel.axes, product.depth))
+    if last and len(panel.axes) == 1 and (own is None or deep == blocking.columns):
+        own = value.offset.step(panel.axes[0], blocking.columns)
+    elif value.node.dtype is not product.dtype:
+        source = None
+    if not isinstance(source, Input):
         return (
             f"multiplies where it lies what is no array of {product.dtype}; copy it to "
             "the stack"
         )
-    steps = [product.walks(value.offset, axes) for axes in (panel.axes, product.depth)]
-    last = panel.axes == product.columns
-    if None in steps or (last and steps[0] != 1):
+    if own is None or deep is None or (last and own != 1):
         return f"has no rows of neighbours in {source.name}; copy it to the stack"
     if not last and product.extents[1] % blocking.rows:
         return (
@@ -278,9 +291,15 @@ def _in_place_problem(blocking: Blocking, panel: Panel) -> str:
     return ""
 
 
+def lying(value: Value) -> Value:
+    """Return the value that a factor is, perhaps of fewer bytes."""
+    while isinstance(value.node, Cast) and not value.guards and keeps(value.node):
+        (value,) = value.args.values()
+    return value
+
+
 def registers(blocking: Blocking, machine: Machine) -> int:
     """Return how many vector registers the sums, factors and masks of a step take."""
     each = -(-blocking.lanes * blocking.product.dtype.bytes // machine.vector_bytes)
-    masked = not blocking.copies[1] and blocking.product.extents[2] % blocking.columns
-    masks = blocking.vectors + 1 if masked else 0  # LLVM compares again in each step
+    masks = blocking.vectors + 1 if blocking.masked else 0  # LLVM compares in each step
     return (blocking.rows + 1) * blocking.vectors * each + masks + 1

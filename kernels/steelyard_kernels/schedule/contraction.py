@@ -162,7 +162,7 @@ class Product:
 
 def product_of(nest: Nest) -> Product | str:
     """Return the product that a nest is, or why it is none for tensor cores."""
-    found = contraction_of(nest)
+    found = contraction_of(nest, reduces=True)
     if isinstance(found, str):
         return found
     sums = found.reduction.node.dtype
@@ -198,7 +198,7 @@ def array_of(
     An array of float32 is one only as tf32.
     """
     guards, cut = set(value.guards), False
-    while value.source is None and _keeps(value.node):
+    while value.source is None and keeps(value.node):
         cut |= isinstance(value.node, Apply)
         (value,) = value.args.values()
         guards |= set(value.guards)
@@ -208,7 +208,7 @@ def array_of(
     return value if plain and dtype in kinds and cut >= (dtype is float32) else None
 
 
-def _keeps(node: Node) -> bool:
+def keeps(node: Node) -> bool:
     """Say whether a node has its operand's elements, perhaps widened, or as tf32."""
     if isinstance(node, Cast):
         from_, to = node.arg.dtype, node.dtype

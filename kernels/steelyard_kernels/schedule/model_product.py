@@ -10,11 +10,12 @@ counts besides; the other rates are the H200's, unfitted.
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING, Final
 
+from steelyard_kernels.expression.expr import Apply
+from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.contraction import HALF, LINE, product_of
-from steelyard_kernels.schedule.gpu import WARP, Gpu
+from steelyard_kernels.schedule.gpu import SIDES, WARP, Gpu
 from steelyard_kernels.schedule.model import Prediction
 from steelyard_kernels.schedule.product_tiling import (
     REPEATS,
@@ -45,6 +46,9 @@ EXCHANGE_RATE: Final = 9.9  # bytes a cycle and multiprocessor, between blocks
 STORE_RATES: Final = 6.5, 50.6  # by each thread's own columns, by rows
 CORE_SHARE: Final = 0.78  # of the tensor cores' peak
 BY_WARP: Final = 0.62  # of a warpgroup's rate, where both are: not fitted
+ISSUED: Final = 1.25  # cycles of an instruction behind the sums
+# Of these more than the cache of instructions holds come so slowly, of one warp or more.
+CACHED, FETCHED = 1400, 2.8
 LEAST_COLUMNS: Final = 32  # less take no fewer cycles
 OVERLAP: Final = 6.8  # the power of the mean of what goes on at a time
 MOST_HELD: Final = 8  # blocks of a multiprocessor
@@ -69,23 +73,25 @@ def model(nest: Nest, gpu: Gpu) -> Callable[[Schedule], Prediction]:
 
 def _predicted(tiling: Tiling, gpu: Gpu) -> Prediction:
     split, sums = tiling.split, tiling.tall * tiling.columns
-    room = split * CLUSTERS.get(split, CLUSTERS[8] * 8 // split)
-    room = max(split, room * gpu.multiprocessors // CLUSTERS[1])
+    size = tiling.cluster
+    room = size * CLUSTERS.get(size, CLUSTERS[8] * 8 // size)
+    room = max(size, room * gpu.multiprocessors // CLUSTERS[1])
     if not tiling.bulk:
         room = gpu.multiprocessors
     held = gpu.blocks_resident(tiling.threads, registers(tiling), tiling.shared)
     held = max(1, min(held, MOST_HELD))
-    blocks = prod(tiling.tiles) * tiling.cluster
+    blocks = tiling.turns * size
     parts = split if tiling.sliced else 1
     waves = -(-blocks // (room * held))
     beside = min(held, -(-blocks // room))
     body = _body(tiling, gpu, beside * parts, min(blocks, room * held) * parts)
     rate = READ_RATE / parts if tiling.sliced else EXCHANGE_RATE
     moved = sums * beside * 4 * (split - 1) / split / rate
-    stored = sum(
+    stored = _behind(tiling, beside * parts) + sum(
         sums
         * beside
-        / tiling.cluster
+        * tiling.sharing
+        / size
         * o.value.node.dtype.bytes
         / STORE_RATES[tiling.is_staged(o)]
         for o in tiling.product.nest.outputs
@@ -95,10 +101,23 @@ def _predicted(tiling: Tiling, gpu: Gpu) -> Prediction:
         (
             ("ramp", RAMP_NS + begun),
             ("tiles", waves * (body + _loads(tiling, beside * parts)) / CLOCK),
-            ("exchange", waves * moved / CLOCK + EXCHANGE_NS * (tiling.cluster > 1)),
+            ("exchange", waves * moved / CLOCK + EXCHANGE_NS * (size > 1)),
             ("stores", waves * stored / CLOCK),
         )
     )
+
+
+def _behind(tiling: Tiling, working: int) -> float:
+    """Return the cycles in which parts of blocks compute what follows from their sums."""
+    columns = tiling.product.loops[tiling.product.axes[2]]
+    each = sum(
+        OPERATIONS[v.node.op].cost.narrow[1]
+        for v in tiling.product.sums.behind
+        if isinstance(v.node, Apply) and v.axes.intersection(columns)
+    )
+    instructions = each * tiling.repeats * tiling.owned / 2
+    issued = ISSUED * tiling.consumers / WARP / SIDES * working
+    return instructions * max(issued, FETCHED if instructions > CACHED else 0.0)
 
 
 def _body(tiling: Tiling, gpu: Gpu, working: int, every: int) -> float:
@@ -118,7 +137,7 @@ def _body(tiling: Tiling, gpu: Gpu, working: int, every: int) -> float:
     brought = (rows + columns * (NARROW if narrow else 1)) * LINE
     enter = steps * brought * working / ENTER_RATE
     l2_rate = L2_RATE * gpu.multiprocessors / CLUSTERS[1]
-    shared = every * steps * (rows + columns) * LINE / l2_rate
+    shared = every * steps * (rows + columns / tiling.sharing) * LINE / l2_rate
     cycles, read = REPEATS * tiling.groups * max(wide, LEAST_COLUMNS) / 2, 0.0
     if tiling.cores.by_warp:
         rate = gpu.product_rate * (1 if gpu.cores[0].by_warp else BY_WARP)

@@ -5,8 +5,9 @@
 
 By wgmma a block multiplies 2 x 64 rows by 128 columns, with a warpgroup of 128 threads for
 each 64 rows, in steps of 4 x 16 along k, 4 of which are on their way to shared memory at a
-time. Clusters of 2 blocks share a tile and divide k. By mma.sync, the second schedule,
-each of 8 warps multiplies 2 x 16 rows by 16 x 8 columns. Where the threads that multiply
+time. Clusters of 2 blocks share a tile and divide k; with `cluster2` at i each copies a
+part of the columns' tile to both, whose rows follow each other. By mma.sync, the second
+schedule, each of 8 warps multiplies 2 x 16 rows by 16 x 8 columns. Where the threads that multiply
 copy too, `warp2` in place of `cluster2` has two groups of them divide k. With `blocks132`
 so many blocks stay for one tile after another.
 """
@@ -41,6 +42,7 @@ COLUMNS: Final = range(8, 257, 8)  # of one instruction
 GROUPS: Final = range(1, 5)  # warpgroups of a block
 SWIZZLED: Final = 64, 32, 16  # columns of rows in shared memory, by bulk copies
 ATOM: Final = 1024  # bytes of 8 swizzled rows: where tiles begin
+LINES: Final = 8  # of these
 # What a thread needs beside its sums; NVRTC 13 takes 26 to 48 for tiles of 32 to 256.
 OTHER_REGISTERS: Final = 40
 BY_WARP_REGISTERS: Final = 64  # of factors too; 46 to 116 where there is room
@@ -59,7 +61,8 @@ class Tiling:
     `stages` steps are in shared memory at a time, `split` blocks of a cluster divide the
     depth, `blocks` stay for all tiles (0: each takes one). There are `repeats` of the
     groups' rows, which are multiplied by columns that are read once. `threads_copy`: those
-    that multiply do, whatever could be copied in bulk.
+    that multiply do, whatever could be copied in bulk. So many blocks are `sharing` each
+    tile of columns.
     """
 
     product: Product
@@ -71,6 +74,7 @@ class Tiling:
     cores: Cores = WGMMA
     repeats: int = 1
     threads_copy: bool = False
+    sharing: int = 1
 
     @property
     def bulk(self) -> bool:
@@ -88,7 +92,7 @@ class Tiling:
     @property
     def cluster(self) -> int:
         """Blocks of a cluster."""
-        return self.split if self.bulk else 1
+        return self.split * self.sharing if self.bulk else 1
 
     @property
     def sent(self) -> int:
@@ -114,8 +118,9 @@ class Tiling:
         rows = ((self.cores.rows, Place.MMA), (self.repeats, Place.REGISTER))
         columns = ((wide, Place.MMA), (self.columns // wide, Place.REGISTER))
         warps = self.groups * ROWS // self.cores.rows
+        shared = ((self.sharing, Place.CLUSTER),) * (self.sharing > 1)
         factors: dict[int, tuple[tuple[int, Place], ...]] = {
-            i: (*rows[: 1 + self.cores.by_warp], (warps, Place.WARP), grid),
+            i: (*rows[: 1 + self.cores.by_warp], (warps, Place.WARP), *shared, grid),
             j: (*columns[: 1 + self.cores.by_warp], grid),
             k: (
                 (self.product.deep, Place.MMA),
@@ -139,7 +144,12 @@ class Tiling:
     @property
     def grid(self) -> int:
         """The blocks of a launch."""
-        return self.blocks or prod(self.tiles) * self.cluster
+        return self.blocks or self.turns * self.cluster
+
+    @property
+    def turns(self) -> int:
+        """How many tiles there are, or neighbours of which a cluster takes all."""
+        return prod(self.tiles) // self.sharing
 
     @property
     def steps(self) -> int:
@@ -189,9 +199,14 @@ class Tiling:
         return wide and self.product.is_staged(output)
 
     @property
+    def taken(self) -> int:
+        """Columns that are computed, and stored, at a time."""
+        return self.owned if self.product.sums.reduces else min(CHUNK, self.owned)
+
+    @property
     def pitch(self) -> int:
         """Elements from row to row of what is staged: 16 bytes more than 32 divide."""
-        units = min(CHUNK, self.owned) * HALF // UNIT
+        units = self.taken * HALF // UNIT
         return (units + 1 - units % 2) * UNIT // HALF
 
     def memory(self) -> Iterator[tuple[str, DType, int, int]]:
@@ -241,6 +256,7 @@ def tiling_of(product: Product, schedule: Schedule) -> Tiling | None:
             cores,
             cuts[i].at(Place.REGISTER),
             any(place is Place.WARP for _, place in cuts[k].factors),
+            cuts[i].at(Place.CLUSTER),
         )
         if tiling.schedule == schedule:
             return tiling
@@ -249,7 +265,7 @@ def tiling_of(product: Product, schedule: Schedule) -> Tiling | None:
 
 def problem(tiling: Tiling, gpu: Gpu) -> str:
     """Say why a tiling does not fit, and what to choose instead; "" if it does."""
-    why = _cores_problem(tiling) or _shape_problem(tiling)
+    why = _cores_problem(tiling) or _shape_problem(tiling) or _sharing_problem(tiling)
     return why or gpu.room_problem(
         tiling,
         registers(tiling) + SPARE_REGISTERS * tiling.cores.by_warp,
@@ -294,6 +310,11 @@ def _shape_problem(tiling: Tiling) -> str:
     if tiling.blocks and tiling.split > 1:
         return "has blocks that stay and others that divide the depth; choose one"
     _, m, n, _ = tiling.product.extents
+    if tiling.product.sums.reduces and (tiling.columns != n or tiling.split > 1):
+        return (
+            f"has {tiling.owned} of {n} columns that are reduced with a thread's rows; "
+            "choose tiles that hold them"
+        )
     updates = any(o.updates is not None for o in tiling.product.nest.program.outputs)
     if updates and (m % tiling.tall or n % tiling.columns):
         return (  # threads beyond the edge read what others write
@@ -309,10 +330,27 @@ def _shape_problem(tiling: Tiling) -> str:
     return ""
 
 
+def _sharing_problem(tiling: Tiling) -> str:
+    """Say why blocks cannot share columns."""
+    sharing, (_, down, _) = tiling.sharing, tiling.tiles
+    if sharing == 1:
+        return ""
+    whole = tiling.product.step if tiling.product.columns.across else tiling.columns
+    if not (tiling.bulk and tiling.product.is_bulk) or tiling.cluster > CLUSTERS:
+        return f"has {tiling.cluster} blocks share copies of columns; choose fewer"
+    if down % sharing or tiling.blocks % sharing or whole // LINES % sharing:
+        return (
+            f"has {sharing} blocks share columns, of {down} tiles of rows; choose a "
+            f"number that divides them, the blocks that stay and {whole // LINES}"
+        )
+    return ""
+
+
 def registers(tiling: Tiling) -> int:
     """Return about how many registers a thread needs."""
     own = tiling.owned // 2 if tiling.split > 1 else 0
     own += tiling.repeats * tiling.columns // 2 * tiling.product.promotes
+    own += tiling.columns // 2 * tiling.product.sums.reduces
     others = BY_WARP_REGISTERS if tiling.cores.by_warp else OTHER_REGISTERS
     product = tiling.product
     for factor, count in (

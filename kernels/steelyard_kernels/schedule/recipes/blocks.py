@@ -48,7 +48,7 @@ def _blockings(
     tiles = (side // 2, side) if likely else (side // 2, side, 2 * side)
     seen: set[tuple[object, ...]] = set()
     for (rows, vectors), tall, wide, depth, copies, shared in product(
-        shapes(whole, machine, lanes)[: SHAPES[every]],
+        shapes((m, n), machine, lanes)[: SHAPES[every]],
         tiles,
         (*tiles, -(-n // machine.threads)),
         sorted(depths),
@@ -83,9 +83,11 @@ def fit(extent: int, unit: int, most: int) -> int:
     return -(-extent // (tiles * unit))
 
 
-def shapes(whole: Contraction, machine: Machine, lanes: int) -> list[tuple[int, int]]:
-    """Return (rows, vectors) of blocks, those first that take the fewest cycles."""
-    _, m, n, _ = whole.extents
+def shapes(
+    sums: tuple[int, int], machine: Machine, lanes: int
+) -> list[tuple[int, int]]:
+    """Return (rows, vectors) of blocks of m x n sums, the fewest cycles first."""
+    m, n = sums
 
     def cycles(shape: tuple[int, int]) -> float:
         rows, vectors = shape

@@ -18,6 +18,7 @@ from steelyard_kernels.schedule.schedule import Refuse, Schedule, legal
 COLUMNS: Final = (16, 32, 48, 64, 96, 128, 192, 256)
 MORE_COLUMNS: Final = (80, 112, 160, 224)  # not likely
 SLICES: Final = (1, 2, 4)  # of a block's threads
+SHARED: Final = (2, 4)  # blocks
 SPLITS: Final = (1, 2, 3, 4, 6, 8)
 GROUPS: Final = (1, 2)
 MORE_GROUPS: Final = (1, 2, 3)  # of windows, which all threads load
@@ -62,10 +63,15 @@ def _tiles(
     whole: Product, cores: Cores, groups: Iterable[int], columns: Iterable[int]
 ) -> Iterator[Tiling]:
     """Yield tilings of one stage: tiles of all sizes, divided as the cores can."""
+    if whole.sums.reduces:
+        columns = [whole.extents[2]]
     for tall, wide, split, repeats, threads in product(
         groups, columns, SPLITS, range(1, cores.repeats + 1), (False, True)
     ):
         tiling = Tiling(whole, tall, wide, 1, split, 0, cores, repeats, threads)
+        # Blocks that share columns gained where clusters of them divide the depth too.
+        if tiling.cluster > 1 and tall == 1 and wide >= WIDE and whole.is_bulk:
+            yield from [replace(tiling, sharing=n) for n in SHARED]
         # Warpgroups of a block gained nothing from dividing the depth of windows.
         few = (1,) if cores.bulk and whole.has_window else SLICES
         alike = threads and replace(tiling, threads_copy=False).bulk is tiling.bulk
@@ -85,6 +91,8 @@ def _likely(whole: Product, gpu: Gpu) -> Iterator[Tiling]:
             continue
         rooms = (gpu.most_shared, gpu.shared_bytes // 2 - SYSTEM_SHARED)  # of one, two
         found = [_deepest(tiling, gpu, room) for room in rooms]
+        if tiling.sharing > 1:  # few first copies, which wait for the others' barriers
+            found = [one for one in found if one and 2 * one.stages < one.steps]
         yield from {one.stages: one for one in found if one}.values()
         if tiling.split == 1 and tiling.grid > gpu.multiprocessors:
             staying = replace(tiling, blocks=gpu.multiprocessors)
