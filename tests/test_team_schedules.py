@@ -11,6 +11,7 @@ from labels import schedule_of
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import library
+from steelyard_kernels.emit.cuda import emit
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import kernel
@@ -60,6 +61,12 @@ def along(x):
 
 
 @kernel
+def shares(x):
+    """Reduce rows once."""
+    return x * xp.sum(x, axis=-1, keepdims=True)
+
+
+@kernel
 def rescaled(x, scale):
     """Overwrite what all of a row read."""
     most = xp.max(x, axis=-1, keepdims=True)
@@ -86,6 +93,7 @@ ALONG = [
     "i:grid j:v4.thread64.cluster2.serial",
     "i:grid j:v4.r2.thread32.cluster3.serial",
     "i:r2.grid j:v4.r2.thread64.cluster2.serial",
+    "i:grid j:v4.r2.thread64.cluster2.serial blocks4",
 ]
 ACROSS = [
     "i:thread32.grid j:r4.thread8.serial",
@@ -124,13 +132,14 @@ def test_rows_by_threads(label, width):
         "i:thread2.grid j:v4.r2.thread32.serial",
         "i:grid j:v8.r2.thread32.cluster2.serial",
         "i:grid j:v8.r1.thread32.cluster2.serial",
+        "i:grid j:v8.r1.thread64.cluster2.serial hoist-shared blocks16",
     ],
 )
-@pytest.mark.parametrize("width", [531, 679, 700])
-def test_rows_that_begin_anywhere_are_walked_by_whole_vectors(label, width):
+@pytest.mark.parametrize(("rows", "width"), [(35, 531), (40, 679), (35, 700)])
+def test_rows_that_begin_anywhere_are_walked_by_whole_vectors(label, rows, width):
     """All of a thread begin as far behind one, which their ends do not fill."""
     rng = np.random.default_rng(5)
-    x = rng.standard_normal((35, width)).astype(np.float16)
+    x = rng.standard_normal((rows, width)).astype(np.float16)
     vectors = [rng.standard_normal(width).astype(np.float16) for _ in range(4)]
     program = simplify(library.bias_layernorm.program(x, *vectors))
     (found,) = launched(program, label, [x, *vectors])
@@ -139,6 +148,24 @@ def test_rows_that_begin_anywhere_are_walked_by_whole_vectors(label, width):
     wide -= wide.mean(-1, keepdims=True)
     wide /= np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(found, wide * weight + bias, rtol=2e-3, atol=2e-3)
+
+
+def test_ends_of_rows_are_read_with_what_is_beside_them_unless_the_array_ends_there():
+    """One by one their elements would be waited for before what is behind them."""
+    label = "i:grid j:v8.r3.thread32.serial blocks8"
+    for rows, apart in ((40, False), (35, True)):
+        made = lowered(simplify(shares.program(((rows, 531), "float16"))), label)
+        assert ("? x[" in emit(made.kernel)) is apart
+
+
+@pytest.mark.parametrize("blocks", [2, 4])
+def test_what_blocks_that_stay_tell_each_other_is_of_one_row(blocks):
+    """Nobody writes where another may not have read what was told of the row before."""
+    x = np.random.default_rng(7).integers(1, 9, (13, 388)).astype(np.float32)
+    program = simplify(shares.program(x))
+    label = f"i:grid j:v4.r1.thread64.cluster2.serial blocks{blocks}"
+    (found,) = launched(program, label, [x])
+    np.testing.assert_array_equal(found, x * x.sum(-1, keepdims=True))
 
 
 def test_rows_beyond_a_blocks_registers_are_walked_by_its_threads():
@@ -196,7 +223,8 @@ def test_more_elements_than_an_int32_counts_are_reached_by_int64_indices():
         ("i:v2.grid j:v8.r3.thread32.serial", "vectors along i|along which an array"),
         ("i:grid j:v8.r3.thread32.cluster9.serial", "of 9 blocks; choose 1 to 8"),
         ("i:cluster2.grid j:v8.r4.thread32.serial", "share one loop that is reduced"),
-        ("i:grid j:v8.r2.thread32.cluster2.serial blocks8", "in turns, or by lines"),
+        ("i:grid j:v8.r2.thread32.cluster2.serial blocks8", "no barrier between rows"),
+        ("i:grid j:v8.r1.thread64.cluster2.serial blocks7", "choose a multiple"),
     ],
 )
 def test_a_schedule_that_fits_no_gpu_is_refused(label, message):
@@ -330,7 +358,6 @@ def test_registers_and_local_memory_are_as_planned():
     assert nvrtc
     from steelyard_device import cubin
     from steelyard_device.nvrtc import compile as compile_cuda
-    from steelyard_kernels.emit.cuda import emit
 
     for width in (768, 5140):
         program = layernorm(8192, width)

@@ -74,9 +74,7 @@ def _all(type_: Type, mask: str) -> str:
 
 
 @cache
-def store(
-    type_: Type, how: str, mask: str, *, packed: bool, uniform: bool, streaming: bool
-) -> Template:
+def store(type_: Type, how: str, mask: str, *, packed: bool, uniform: bool) -> Template:
     """Return a store of `{0}` to `{1} + {2}` where the mask `{3}` is true; see `load`."""
     lanes = type_.lanes
     apart: tuple[str, ...] = ()
@@ -93,7 +91,7 @@ def store(
         lines = _private_stores(type_, values, packed=packed)
     else:
         size = int(how.removeprefix("word:"))
-        lines = _word_stores(type_, values, size, streaming=streaming)
+        lines = _word_stores(type_, values, size)
     if mask != "none":
         lines = [f"if ({_all(type_, mask)}) {{{{", *[f"  {line}" for line in lines]]
         lines += ["}} else {{", *[f"  {line}" for line in apart]] if apart else []
@@ -167,9 +165,7 @@ def _cut(bits: str, dtype: DType) -> str:
     return f"({bits} & 255) != 0" if dtype is bool_ else f"({dtype.cuda})({bits})"
 
 
-def _word_stores(
-    type_: Type, values: list[str], size: int, *, streaming: bool
-) -> list[str]:
+def _word_stores(type_: Type, values: list[str], size: int) -> list[str]:
     word, fields = _word(type_, size)
     element = type_.dtype.bytes
     if type_.dtype not in WORDS and not is_packed(type_):
@@ -187,7 +183,7 @@ def _word_stores(
         given = ", ".join(values[k * fields : (k + 1) * fields])
         value = f"{word}{{{{{given}}}}}" if fields > 1 else given
         to = f"({word} *)({_at('{2}', k * per_word)})"
-        lines.append(f"__stcs({to}, {value});" if streaming else f"*{to} = {value};")
+        lines.append(f"*{to} = {value};")
     return lines
 
 

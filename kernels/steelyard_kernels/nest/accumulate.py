@@ -50,7 +50,13 @@ class Site:
         self.loops = emitter.loops_of(first.over)
         every = emitter.every()
         self.places = tuple({emitter.key(first, at): at for at in every}.values())
-        self.summed = prod([emitter.cuts[k].at(Place.VECTOR) for k in self.loops])
+        opened = emitter.open
+        self.summed = prod(
+            [
+                opened[k].lanes if k in opened else emitter.cuts[k].at(Place.VECTOR)
+                for k in self.loops
+            ]
+        )
         # Where all of a loop is open at once, one accumulator takes in every vector of it.
         held = all(k in emitter.open for k in self.loops)
         self.units = 1 if held else emitter.cuts[self.loops[-1]].at(Place.REGISTER)
@@ -73,6 +79,9 @@ class Walker:
             key: emitter.b.splat(shift, site.lanes) for key, shift in shifts.items()
         }
         last = site.loops[-1]
+        vectors = emitter.cuts[last].at(Place.REGISTER)
+        if last in emitter.open:
+            vectors = len(emitter.open[last].places)
         self.slots = [
             Slot(term, at, unit)
             for term in terms
@@ -81,9 +90,7 @@ class Walker:
         ]
         self._of: dict[At, list[int]] = {}  # the slots of each place of an iteration
         for number, slot in enumerate(self.slots):
-            for unit in range(
-                slot.unit, emitter.cuts[last].at(Place.REGISTER), site.units
-            ):
+            for unit in range(slot.unit, vectors, site.units):
                 at = (*slot.at[:last], unit, *slot.at[last + 1 :])
                 self._of.setdefault(at, []).append(number)
 

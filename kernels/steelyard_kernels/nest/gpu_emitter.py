@@ -287,6 +287,29 @@ class GpuEmitter(Emitter):
             return 0  # rows' vectors begin elsewhere
         return min(VECTOR_BYTES, lanes * element) if lanes > 1 else 0
 
+    def reached(self, value: Value, loops: Sequence[int], at: At) -> Operand | None:
+        """Emit which lanes are read: all of a vector that holds some of a row's.
+
+        Those before and behind the row are of others, and nobody asks for them. One by one
+        lanes would be waited for before the loads behind them are on their way.
+        """
+        b, last, array = self.b, len(self.axes) - 1, value.source
+        if (
+            self.back is None
+            or last not in loops
+            or self.open[last].masks[at[last]] is None
+            or not isinstance(array, Input)
+            or is_column(self.nest, value)
+            or prod(array.shape) % self.open[last].lanes
+            or any(o.updates == array.index for o in self.nest.program.outputs)
+        ):
+            return super().reached(value, loops, at)
+        place = self.open[last].places[at[last]]
+        begun = b.let("greater", place, b.number(-self.open[last].lanes))
+        left = b.let("less", place, b.number(self.extent_of(last)))
+        mask = self.mask([k for k in loops if k != last], at)
+        return b.both(mask, b.both(begun, left))
+
     def _store(self, depth: int, at: At) -> None:
         """Emit the stores for which so many open loops suffice, each once."""
         for place in self._stores[depth]:
@@ -297,11 +320,8 @@ class GpuEmitter(Emitter):
             lanes = self.lanes(output.offset.axes)
             value = self.at(output.value, at, lanes)
             start, mask = self.offset(output.offset, at), self._mine(output, at, lanes)
-            streams = self.schedule.streaming and lanes > 1 and mask is None
             alignment = self.aligned(buffer.dtype.bytes, lanes)
-            self.b.store(
-                buffer, start, value, mask, streaming=streams, alignment=alignment
-            )
+            self.b.store(buffer, start, value, mask, alignment=alignment)
 
     def _mine(self, output: Stored, at: At, lanes: int) -> Operand | None:
         """Emit whether this thread is the first that has an output's element."""

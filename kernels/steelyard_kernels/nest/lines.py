@@ -115,17 +115,18 @@ def _packed(b: Builder, keys: Operand, place: Operand) -> Operand:
 def sort(b: Builder, buffer: Buffer, extent: int) -> int:
     """Emit a merge sort of int64 in the first half of a buffer; return where they end up."""
     turns = (extent - 1).bit_length()
-    with b.loop(0, turns, 1, b.number(0)) as turn:
+    # GPUs' compilers would spell all turns out, for seconds.
+    with b.loop(0, turns, 1, b.number(0), unroll=1) as turn:
         (source,) = turn.carried
         to = b.at("subtract", extent, source)
         width = b.let("bitwise_left_shift", b.number(1), turn.var)
         both = b.at("multiply", width, 2)
         count = b.at("div", b.at("add", both, extent - 1), both)
-        with b.loop(0, count, 1) as run:
+        with b.loop(0, count, 1, unroll=1) as run:
             low = b.at("multiply", run.var, both)
             middle = b.at("minimum", b.at("add", low, width), extent)
             high = b.at("minimum", b.at("add", low, both), extent)
-            with b.loop(low, high, 1, low) as out:
+            with b.loop(low, high, 1, low, unroll=1) as out:
                 (left,) = out.carried
                 right = b.at("subtract", b.at("add", out.var, middle), left)
                 takes, value = _least(b, buffer, source, (left, middle), (right, high))
@@ -174,14 +175,14 @@ def sort_together(
         inside = b.let("bitwise_and", pair, b.at("subtract", width, 1))
         return b.at("multiply", b.at("subtract", pair, inside), 2), inside
 
-    with b.loop(0, turns, 1) as turn:
+    with b.loop(0, turns, 1, unroll=1) as turn:
         width = b.let("bitwise_left_shift", b.number(1), turn.var)
         with b.loop(0, pairs, sharing.count) as loop:
             run, inside = apart(b.at("add", loop.var, sharing.number), width)
             last = b.at("add", run, b.at("subtract", b.at("multiply", width, 2), 1))
             exchange(b.at("add", run, inside), b.at("subtract", last, inside))
         b.effect("barrier")
-        with b.loop(0, turn.var, 1) as step:
+        with b.loop(0, turn.var, 1, unroll=1) as step:
             by = b.at("add", step.var, 1)
             near = b.let("shift_right_logical", width, by)
             with b.loop(0, pairs, sharing.count) as loop:

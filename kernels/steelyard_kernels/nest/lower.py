@@ -16,8 +16,6 @@ from steelyard_kernels.nest.columns import Columns
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.nest.reduce import emitter_of
-from steelyard_kernels.schedule.attention_blocking import AttentionBlocking
-from steelyard_kernels.schedule.attention_tiling import AttentionTiling
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.legality import (
     blocking_for,
@@ -27,10 +25,12 @@ from steelyard_kernels.schedule.legality import (
 )
 from steelyard_kernels.schedule.model import LINE, Machine
 from steelyard_kernels.schedule.parameters import Lowered, arguments, extent_slot
+from steelyard_kernels.schedule.recipes.attention import AttentionTiling
+from steelyard_kernels.schedule.recipes.attention_blocks import AttentionBlocking
+from steelyard_kernels.schedule.recipes.weighted import WeightedTiling
 from steelyard_kernels.schedule.schedule import Place, Schedule
 from steelyard_kernels.schedule.tile import Carried, tile_runtime
 from steelyard_kernels.schedule.transposition import transposed_of
-from steelyard_kernels.schedule.weighted_tiling import WeightedTiling
 
 
 def nothing(program: Program, threads: int) -> Lowered:

@@ -48,17 +48,17 @@ def lower(nest: Nest, schedule: Schedule, *, aligned: bool) -> Lowered:
     )
     emitter.level(0)
     per_block, counts = cut.size, {extent: emitter.extent_of(0)}
+    every = -(-emitter.extent_of(0) // cut.size) * schedule.cluster
     if of := transposed_of(nest) if schedule.keep is Place.SHARED else None:
         Transposition(emitter, nest, schedule, of).emit()
         per_block, counts[extent] = 1, blocks(nest, schedule)
     elif schedule.blocks:
         _Resident(emitter, cut, extent).emit()
-        stay = min(schedule.blocks, -(-emitter.extent_of(0) // cut.size))
+        stay = min(schedule.blocks, every)
         per_block, counts[Var("blocks", b.index)] = 1, stay
     elif any(each.at(Place.THREAD) > 1 for each in schedule.cuts[1:]):
         _Team(emitter, cut, extent).emit()
         if schedule.cluster > 1:
-            every = -(-emitter.extent_of(0) // cut.size) * schedule.cluster
             per_block, counts[Var("blocks", b.index)] = 1, every
     else:
         _Block(emitter, cut, extent).emit()
@@ -166,7 +166,8 @@ class _Resident(_Team):
     def emit(self) -> None:
         """Emit a block's rows."""
         b, emitter, cut = self.b, self.emitter, self.cut
-        step = cut.size * emitter.schedule.blocks
+        schedule, cluster = emitter.schedule, emitter.threads.cluster
+        step = cut.size * schedule.blocks // schedule.cluster
         start = self._start()
         emitter.back = self._back()
         with emitter.held():
@@ -183,7 +184,11 @@ class _Resident(_Team):
             walks = len(Passes.of(emitter.nest).passes) - 1
             single = walks < 2 and not any(map(deviates, emitter.nest.values))
             emitter.threads.within += single
+            if cluster is not None:
+                cluster.begin()
             with b.loop(start, self.extent, step, *first, unroll=1) as turn:
+                if cluster is not None:
+                    cluster.turn = b.at("div", turn.var, step)
                 ahead = self._load(arrays, b.at("add", turn.var, step))
                 row, inside = self._row(turn.var)
                 whole = emitter.extent_of(0) % cut.size == 0

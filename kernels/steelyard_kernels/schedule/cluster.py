@@ -23,7 +23,8 @@ class Cluster:
     """The blocks that share a loop, as one thread sees them: of so many this has a `rank`.
 
     In each of them `group` is this thread's, of which at least as many are as blocks. At
-    most `most` exchanges have an mbarrier each.
+    most `most` exchanges have an mbarrier each. Where blocks stay, `turn` is which of their
+    rows they are at: each second one has slots of its own, so that others read theirs.
     """
 
     def __init__(self, b: Builder, group: Group, blocks: int, most: int) -> None:
@@ -31,11 +32,19 @@ class Cluster:
         self.rank = b.at("rem", b.block(), blocks)
         self.arrived = b.alloc("arrived", dtypes.int64, most, "shared")
         self.done = 0
+        self.turn: Operand | None = None
+        self._begun = False
         with b.branch(b.let("equal", group.thread, b.number(0))):
             for number in range(most):
                 b.effect("mbarrier_init", *self._barrier(number), b.number(1))
             b.effect("mbarrier_publish")
         b.effect("cluster_arrive")
+
+    def begin(self) -> None:
+        """Emit waiting, once, until the others have published their barriers."""
+        if not self._begun:
+            self.b.effect("cluster_wait")
+        self._begun = True
 
     def _barrier(self, number: int) -> tuple[Buffer, Operand]:
         return self.arrived, self.b.number(number)
@@ -46,27 +55,29 @@ class Cluster:
         """Emit the reductions of values over the blocks; every thread gets the totals."""
         b, group, number = self.b, self.group, self.done
         self.done += 1
-        if not number:
-            b.effect("cluster_wait")  # others have published their barriers
+        self.begin()
         wide = [
             b.cast(x, dtypes.float32) if x.type.dtype.bytes < WORD else x
             for x in totals
         ]
         places = max(1, group.threads // group.count)
+        every, turns = self.blocks * places, 1 if self.turn is None else 2
         slots = [
-            b.alloc("far", x.type.dtype, self.blocks * places * x.type.lanes, "shared")
+            b.alloc("far", x.type.dtype, turns * every * x.type.lanes, "shared")
             for x in wide
         ]
-        size = sum([int(getattr(s.extent, "value", 0)) * s.dtype.bytes for s in slots])
+        size = every * sum([x.type.lanes * x.type.dtype.bytes for x in wide])
+        parity = b.number(0) if self.turn is None else b.at("rem", self.turn, 2)
         with b.branch(b.let("equal", group.thread, b.number(0))):
             b.effect("mbarrier_expect", *self._barrier(number), b.number(size))
-        place = first_slot(b, group, 1)
+        place = b.at("multiply", parity, every)
+        place = b.at("add", place, first_slot(b, group, 1))
         mine = b.at("add", b.at("multiply", self.rank, places), place)
         to = b.at("rem", b.at("div", group.thread, group.distance), group.count)
         with b.branch(b.let("less", to, b.number(self.blocks))):
             for value, slot in zip(wide, slots, strict=True):
                 self._send(value, slot, mine, to, number)
-        b.effect("mbarrier_wait_far", *self._barrier(number), b.number(0))
+        b.effect("mbarrier_wait_far", *self._barrier(number), parity)
         return [
             b.cast(self._total(combine, slot, value, place, places), x.type.dtype)
             for combine, slot, value, x in zip(
