@@ -97,24 +97,22 @@ def on_cpu(knobs: Knobs, place: Place, chunk: int = 1) -> Schedule:
     return _schedule((*across, (chunk, place)), lanes, knobs)
 
 
-def on_gpu(knobs: Knobs, registers: int = 0) -> Schedule:
-    """Return a GPU's schedule; a thread has at most `registers` (0: what fits)."""
+def on_gpu(knobs: Knobs) -> Schedule:
+    """Return a GPU's schedule."""
     chains = (knobs.chains, Place.THREAD), (1, Place.GRID)
-    return _schedule(chains, ((knobs.width, Place.THREAD),), knobs, registers)
+    return _schedule(chains, ((knobs.width, Place.THREAD),), knobs)
 
 
 Factors = tuple[tuple[int, Place], ...]
 """Of one axis, innermost first."""
 
 
-def _schedule(
-    chains: Factors, elements: Factors, knobs: Knobs, registers: int = 0
-) -> Schedule:
+def _schedule(chains: Factors, elements: Factors, knobs: Knobs) -> Schedule:
     ahead = ((knobs.ahead, Place.VECTOR),) * (knobs.ahead > 1)
     turns = (*ahead, (knobs.unroll, Place.REGISTER), (1, Place.SERIAL))
     parts = (chains, turns, (*elements, (1, Place.REGISTER)))
     cuts = tuple(Cut(axis, part) for axis, part in zip(AXES, parts, strict=True))
-    return Schedule(cuts, registers=registers)
+    return Schedule(cuts)
 
 
 def check(program: Program, schedule: Schedule, target: str) -> None:

@@ -9,14 +9,9 @@ from steelyard_kernels.errors import KernelError
 from steelyard_kernels.nest.axes import NAMES, Nest
 from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.keep import has_columns, has_rows, planner, total_bytes
-from steelyard_kernels.schedule import (
-    attention,
-    attention_tiling,
-    contraction,
-    product_tiling,
-    weighted,
-    weighted_tiling,
-)
+from steelyard_kernels.schedule import contraction, product_tiling
+from steelyard_kernels.schedule.attention import attention_of
+from steelyard_kernels.schedule.contraction import Product
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.legality_gpu import (
     cluster_problem,
@@ -27,8 +22,12 @@ from steelyard_kernels.schedule.legality_gpu import (
 )
 from steelyard_kernels.schedule.model import LINE, STREAM_BYTES, Machine
 from steelyard_kernels.schedule.order import in_order, reduced_outside
+from steelyard_kernels.schedule.product_tiling import Tiling
+from steelyard_kernels.schedule.recipes.attention import AttentionTiling, columns_of
+from steelyard_kernels.schedule.recipes.weighted import WeightedTiling
 from steelyard_kernels.schedule.schedule import LAST, Cut, Place, Schedule
 from steelyard_kernels.schedule.transposition import squares_problem
+from steelyard_kernels.schedule.weighted import weighted_of
 
 if TYPE_CHECKING:
     from steelyard_kernels.schedule.blocking import Blocking
@@ -68,37 +67,28 @@ def _refused(nest: Nest, schedule: Schedule, why: str) -> KernelError:
     )
 
 
-def tiling_for(
-    nest: Nest, schedule: Schedule, gpu: Gpu, *, aligned: bool
-) -> product_tiling.Tiling:
+def tiling_for(nest: Nest, schedule: Schedule, gpu: Gpu, *, aligned: bool) -> Tiling:
     """Return the tiling of products that a schedule says; raises KernelError."""
-    product = contraction.product_of(nest)
-    whole, sums = attention.attention_of(nest), weighted.weighted_of(nest)
-    fused = sums if isinstance(whole, str) else whole
-    tiling: product_tiling.Tiling | None
-    if not isinstance(fused, str):
-        kind = attention_tiling.AttentionTiling
-        if fused is sums:
-            kind = weighted_tiling.WeightedTiling
-        tiling = attention_tiling.tiling_of(fused, schedule, kind)
-        columns = attention_tiling.columns_of(fused)
-        like: product_tiling.Tiling = kind(fused, 1, columns, 1, keys=64)
+    product, found = contraction.product_of(nest), fused(nest)
+    tiling: Tiling | None
+    if not isinstance(found, str):
+        kind, whole = found
+        tiling = kind.read(whole, schedule)
+        like: Tiling = kind(whole, 1, columns_of(whole), 1, keys=64)
     elif isinstance(product, str):
-        either = f"the program {product}, and {whole}"
+        either = f"the program {product}, and {found}"
         why = f"multiplies tiles, but {either}; choose another candidate"
         raise _refused(nest, schedule, why)
     else:
         tiling = product_tiling.tiling_of(product, schedule)
-        like = product_tiling.Tiling(product, 1, 64, 4)
+        like = Tiling(product, 1, 64, 4)
     if tiling is None:
         label = like.schedule.label
         why = f"cuts products unlike {label}; change only the numbers of that"
         raise _refused(nest, schedule, why)
     why = _tiles_problem(tiling, gpu, aligned=aligned)
-    if isinstance(tiling, weighted_tiling.WeightedTiling):
-        why = why or weighted_tiling.problem(tiling, gpu)
-    elif isinstance(tiling, attention_tiling.AttentionTiling):
-        why = why or attention_tiling.problem(tiling, gpu)
+    if isinstance(tiling, AttentionTiling):
+        why = why or tiling.problem(gpu)
     else:
         why = why or product_tiling.problem(tiling, gpu)
     if why:
@@ -106,7 +96,16 @@ def tiling_for(
     return tiling
 
 
-def _tiles_problem(tiling: product_tiling.Tiling, gpu: Gpu, *, aligned: bool) -> str:
+def fused(nest: Nest) -> tuple[type[AttentionTiling], Product] | str:
+    """Return several products of one kernel and what tiles them, or why there are none."""
+    whole = attention_of(nest)
+    if not isinstance(whole, str):
+        return AttentionTiling, whole
+    sums = weighted_of(nest)
+    return whole if isinstance(sums, str) else (WeightedTiling, sums)
+
+
+def _tiles_problem(tiling: Tiling, gpu: Gpu, *, aligned: bool) -> str:
     """Say why no tiling fits, and what to choose instead; "" if some may."""
     if not gpu.multiplies(tiling.product.dtype):
         return f"multiplies tiles of {tiling.product.dtype}, which {gpu.arch} cannot"
@@ -128,17 +127,15 @@ def blocking_for(nest: Nest, schedule: Schedule, machine: Machine) -> Blocking:
 
     Raises KernelError for one that does not fit.
     """
-    from steelyard_kernels.schedule import (  # few programs have one
-        attention_blocking,
-        blocking,
-    )
+    from steelyard_kernels.schedule import blocking  # few programs have one
+    from steelyard_kernels.schedule.recipes import attention_blocks
 
-    product, whole = contraction_of(nest), attention_blocking.attended(nest)
+    product, whole = contraction_of(nest), attention_blocks.attended(nest)
     found: Blocking | None
     lanes = machine.lanes(4)
     if not isinstance(whole, str):
-        found = attention_blocking.blocking_of(whole, schedule)
-        like: Blocking = attention_blocking.AttentionBlocking(
+        found = attention_blocks.blocking_of(whole, schedule)
+        like: Blocking = attention_blocks.AttentionBlocking(
             whole.sums, 12, lanes, 2, 8, 2, 8 * lanes, weighing=whole, beside=2
         )
     elif isinstance(product, str):
@@ -151,8 +148,8 @@ def blocking_for(nest: Nest, schedule: Schedule, machine: Machine) -> Blocking:
         label = like.schedule.label
         why = f"cuts a product unlike {label}; change only the numbers of that"
         raise _refused(nest, schedule, why)
-    if isinstance(found, attention_blocking.AttentionBlocking):
-        why = attention_blocking.problem(found, machine)
+    if isinstance(found, attention_blocks.AttentionBlocking):
+        why = attention_blocks.problem(found, machine)
     else:
         why = blocking.problem(found, machine)
     if why:

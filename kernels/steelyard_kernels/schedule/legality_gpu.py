@@ -29,6 +29,8 @@ MOST_HELD: Final = 16  # that it has of a loop beside others
 def gpu_problem(nest: Nest, schedule: Schedule, *, aligned: bool) -> str:
     """Say what of a schedule no GPU has, or what access would not be aligned."""
     threads = schedule.threads
+    if schedule.streaming or schedule.prefetch:
+        return "stores round the caches, or asks ahead; choose a schedule without"
     if threads not in BLOCKS:
         wanted = f"a multiple of {WARP} up to {MAX_THREADS}"
         return f"has blocks of {threads} threads; choose {wanted}"
@@ -44,9 +46,7 @@ def gpu_problem(nest: Nest, schedule: Schedule, *, aligned: bool) -> str:
         if why and not (aligned and are_behind(nest, schedule)):
             return why
     why = registers_problem(schedule.registers, threads) or _handed(nest, schedule)
-    return (
-        why or _apart(schedule) or unordered(nest, schedule) or _narrow(nest, schedule)
-    )
+    return why or _apart(schedule) or unordered(nest, schedule)
 
 
 def are_behind(nest: Nest, schedule: Schedule) -> bool:
@@ -66,7 +66,7 @@ def are_behind(nest: Nest, schedule: Schedule) -> bool:
         and first.at(Place.REGISTER) * first.at(Place.VECTOR) == 1
         and along.at(Place.THREAD) > 1
         and whole <= max(0, extent - lanes)
-        and schedule.blocks * first.size * (step or 0) % lanes == 0
+        and schedule.blocks // schedule.cluster * first.size * (step or 0) % lanes == 0
     )
 
 
@@ -114,8 +114,14 @@ def cluster_problem(nest: Nest, schedule: Schedule) -> str:
     if blocks not in CLUSTERS or cut.at(Place.THREAD) < max(blocks, 2):
         most = min(CLUSTERS[-1], cut.at(Place.THREAD))
         return f"has a cluster of {blocks} blocks; choose 1 to {most}"
-    if schedule.blocks or schedule.keep or nest.lines or nest.running:
-        return f"has a cluster walk {cut.axes} in turns, or by lines; choose 1 block"
+    if schedule.keep or nest.lines or nest.running:
+        return f"has a cluster walk {cut.axes} by lines; choose 1 block"
+    if schedule.blocks % blocks:
+        return (
+            f"has {schedule.blocks} blocks in clusters of {blocks}; choose a multiple"
+        )
+    if schedule.blocks and cut.at(Place.THREAD) <= WARP:
+        return f"has no barrier between rows of {cut.label}; choose {2 * WARP} threads"
     if any(output.updates is not None for output in nest.program.outputs):
         return "overwrites what other blocks of a cluster may read; choose 1 block"
     return ""
@@ -188,18 +194,6 @@ def unordered(nest: Nest, schedule: Schedule) -> str:
                     f"has no barrier before {source.name} is overwritten, which all "
                     f"threads along {cut.axes} read; choose {2 * WARP} threads or more"
                 )
-    return ""
-
-
-def _narrow(nest: Nest, schedule: Schedule) -> str:
-    """Say which stores round the caches are too narrow for that."""
-    lanes = max([cut.at(Place.VECTOR) for cut in schedule.cuts])
-    narrowest = min([output.value.node.dtype.bytes for output in nest.outputs])
-    if schedule.streaming and lanes * narrowest < VECTOR_BYTES:
-        return (
-            f"streams vectors of {lanes * narrowest} bytes; choose vectors of "
-            f"{VECTOR_BYTES} bytes or more, a schedule without streaming"
-        )
     return ""
 
 

@@ -51,9 +51,6 @@ TAIL_SHARE: Final = 0.25
 # A block's room is free when its last warp ends: how much of the time that all of its
 # threads wait this adds, for a block that fills its multiprocessor.
 ROOM_SHARE: Final = 0.5
-# Stores that leave the caches first: of 20 programs and sizes on an H200 one was faster
-# with them by 0.5 %, and updates in place were 3 % slower.
-STREAM_COST: Final = 0.01
 # Registers, by least squares over all candidates of the library's programs and one of
 # rows and columns, float16 to float64, in NVRTC 13.5's code for sm_90a: off by 4 in the
 # mean, by 15 at most but for independent streams of halves, all unpacked at once (52).
@@ -161,8 +158,6 @@ def model(nest: Nest, gpu: Gpu) -> Model:
         room = 1 + ROOM_SHARE * threads / gpu.threads
         unused = 0 if tiled else known.apart
         full = (known.moved + known.elements * unused) / gpu.memory_rate
-        if schedule.streaming:
-            full *= 1 + STREAM_COST
         # Loads are not spread evenly over a latency: where just as many are in flight as
         # Little's law asks for, a third of the rate is lost, with twice as many a tenth.
         memory = hypot(full, turns * (LATENCY_NS + IDLE_NS) * room)

@@ -5,38 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache, lru_cache, partial
 from itertools import chain
-from types import ModuleType
 
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.nest.axes import Nest, beyond
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule import (
-    model_attention,
     model_cpu,
     model_gpu,
     model_product,
     model_rows,
-    model_weighted,
 )
-from steelyard_kernels.schedule.attention import attention_of
-from steelyard_kernels.schedule.attention_blocking import attended
 from steelyard_kernels.schedule.gpu import Gpu
-from steelyard_kernels.schedule.legality import lines_problem, loops_problem
-from steelyard_kernels.schedule.model import Machine
+from steelyard_kernels.schedule.legality import fused, lines_problem, loops_problem
+from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.model_team import Team
 from steelyard_kernels.schedule.recipes import (
-    attention,
     contraction,
     loops,
     pointwise,
     rows,
     rows_cpu,
     transposition,
-    weighted,
 )
-from steelyard_kernels.schedule.schedule import Place, Refuse, Schedule
-from steelyard_kernels.schedule.weighted import weighted_of
+from steelyard_kernels.schedule.recipes.attention import AttentionTiling
+from steelyard_kernels.schedule.recipes.attention_blocks import attended
+from steelyard_kernels.schedule.schedule import Place, Refuse, Schedule, legal
 
 
 def space(
@@ -97,11 +91,14 @@ def _on_gpu(
     )
     if not beyond(nest.program):  # one pass over the outputs' elements
         return passes()
-    tiled = (
-        *contraction.on_gpu(nest, gpu, aligned=aligned, likely=likely, refuse=refuse),
-        *attention.on_gpu(nest, gpu, aligned=aligned, refuse=refuse),
-        *weighted.on_gpu(nest, gpu, aligned=aligned, refuse=refuse),
-    )
+    tiled = [
+        *contraction.on_gpu(nest, gpu, aligned=aligned, likely=likely, refuse=refuse)
+    ]
+    found = fused(nest)
+    if not isinstance(found, str) and aligned and gpu.cores:
+        kind, whole = found
+        every = kind.proposed(whole, gpu)
+        tiled += legal(every, lambda tiling: tiling.problem(gpu), refuse)
     if tiled and likely:
         return iter(tiled)
     walked = nest.lines or nest.running or any(v.over for v in nest.values)
@@ -111,18 +108,18 @@ def _on_gpu(
     teams = rows.on_gpu(team, gpu, aligned=aligned, likely=likely, refuse=refuse)
     if nest.handed is None:
         return chain(tiled, teams, loops.on_gpu(nest, gpu))
-    found = list(teams)
-    if not found:
+    handing = list(teams)
+    if not handing:
         why = "no block has all of what it would hand over"
         raise Unsupported(f"{nest.program.name}: {why}.")
-    return iter(found)
+    return iter(handing)
 
 
 def _on_cpu(
     nest: Nest, machine: Machine, refuse: Refuse, *, aligned: bool, likely: bool
 ) -> Iterator[Schedule]:
     if not beyond(nest.program):
-        return pointwise.on_cpu(nest, machine, aligned=aligned, likely=likely)
+        return pointwise.on_cpu(nest, machine, aligned=aligned)
     from steelyard_kernels.schedule.recipes import attention_blocks, blocks
 
     blocked = (
@@ -149,8 +146,12 @@ def estimated_registers(program: Program, schedule: Schedule, *, carries: bool) 
         return model_carries_gpu.estimate_registers(program, schedule)
     nest = nest_of(program)
     if schedule.multiplies_tiles:
-        found: int = _of_tiles(nest).estimate_registers(nest, schedule)
-        return found
+        tiling = _fused(nest, schedule)
+        return (
+            tiling.registers
+            if tiling
+            else model_product.estimate_registers(nest, schedule)
+        )
     if any(cut.at(Place.THREAD) > 1 for cut in schedule.cuts[1:]):
         return _team(nest).registers(schedule)
     return model_gpu.estimate_registers(nest, schedule)
@@ -162,11 +163,12 @@ def _team(nest: Nest) -> Team:
 
 
 def _of_blocks(nest: Nest, machine: Machine) -> model_cpu.Model:
-    from steelyard_kernels.schedule import model_attention_blocks, model_blocks
+    from steelyard_kernels.schedule import model_blocks
+    from steelyard_kernels.schedule.recipes import attention_blocks
 
     if isinstance(attended(nest), str):
         return model_blocks.model(nest, machine)
-    return model_attention_blocks.model(nest, machine)
+    return attention_blocks.model(nest, machine)
 
 
 def _model(nest: Nest, device: Machine | Gpu) -> model_cpu.Model:
@@ -183,14 +185,21 @@ def _model(nest: Nest, device: Machine | Gpu) -> model_cpu.Model:
     if not any(value.over or value.runs is not None for value in nest.values):
         return model_gpu.model(nest, device)
     of_team = partial(_team(nest).predict, device)
-    of_tiles = cache(lambda: _of_tiles(nest).model(nest, device))
-    return lambda schedule: (of_tiles() if schedule.multiplies_tiles else of_team)(
-        schedule
-    )
+
+    @cache
+    def of_product() -> model_cpu.Model:
+        return model_product.model(nest, device)
+
+    def predict(schedule: Schedule) -> Prediction:
+        if not schedule.multiplies_tiles:
+            return of_team(schedule)
+        tiling = _fused(nest, schedule)
+        return tiling.predict(device) if tiling else of_product()(schedule)
+
+    return predict
 
 
-def _of_tiles(nest: Nest) -> ModuleType:
-    """Return what predicts schedules of tiles."""
-    if not isinstance(attention_of(nest), str):
-        return model_attention
-    return model_product if isinstance(weighted_of(nest), str) else model_weighted
+def _fused(nest: Nest, schedule: Schedule) -> AttentionTiling | None:
+    """Return the tiling of several products that a legal schedule says; None for one."""
+    found = fused(nest)
+    return None if isinstance(found, str) else found[0].read(found[1], schedule)

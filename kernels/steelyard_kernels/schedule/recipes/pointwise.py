@@ -19,7 +19,6 @@ from steelyard_kernels.schedule.schedule import Cut, Place, Refuse, Schedule
 # Elements that a core takes at a time: large enough to hide the claim, small enough that
 # two threads end together; the lowest of seen optima.
 CHUNKS: Final = (1 << 12, 1 << 14, 1 << 16)
-PREFETCH_BYTES: Final = 512
 
 THREADS: Final = (128, 256, 512, 1024)
 UNROLLS: Final = (1, 2, 3, 4, 6, MOST_VECTORS)
@@ -28,10 +27,8 @@ UNROLLS: Final = (1, 2, 3, 4, 6, MOST_VECTORS)
 MOST_BYTES: Final = 4 * VECTOR_BYTES
 
 
-def on_cpu(
-    nest: Nest, machine: Machine, *, aligned: bool, likely: bool
-) -> Iterator[Schedule]:
-    """Yield the legal schedules of a CPU; those `likely` to be best do not prefetch."""
+def on_cpu(nest: Nest, machine: Machine, *, aligned: bool) -> Iterator[Schedule]:
+    """Yield the legal schedules of a CPU, whose own prefetching is enough."""
     size = prod(nest.extents)
     wide = [
         node.dtype.bytes
@@ -52,8 +49,6 @@ def on_cpu(
             streams = [False, True] if fits else [False]
         for streaming in streams:
             yield Schedule(cuts, streaming)
-            if not likely:
-                yield Schedule(cuts, streaming, PREFETCH_BYTES)
 
 
 def cpu_cuts(
@@ -75,8 +70,9 @@ def on_gpu(
 ) -> Iterator[Schedule]:
     """Yield the legal schedules of a GPU: the widest vectors, half of them, and none.
 
-    Those `likely` to be best have neither the largest blocks, which hold their room for
-    longer and share nothing here, nor stores round the caches.
+    Those `likely` to be best have not the largest blocks, which hold their room for
+    longer and share nothing here. None stores round the caches: of 20 programs and sizes
+    on an H200 one was faster so by 0.5 %, and updates in place were 3 % slower.
     """
     known = Facts.of(nest)
     inner = nest.extents[-1] if len(nest.extents) > 1 else LANES[-1]
@@ -86,22 +82,20 @@ def on_gpu(
     for lanes, unroll in product(sorted({widest, widest // 2 or 1, 1}), UNROLLS):
         registers = known.registers(lanes, unroll) + SPARE_REGISTERS
         needs = f"needs {registers} registers a thread; choose fewer vectors"
-        for streaming in (False,) if likely else (False, True):
-            first = Schedule(gpu_cuts(nest, lanes, unroll, THREADS[0]), streaming)
-            size = lanes * unroll * known.narrowest
-            if size > MOST_BYTES:
-                refuse(first, f"holds {size} bytes; choose {MOST_BYTES} at most")
-                continue
+        first = Schedule(gpu_cuts(nest, lanes, unroll, THREADS[0]))
+        size = lanes * unroll * known.narrowest
+        why = f"holds {size} bytes; choose {MOST_BYTES} at most"
+        if size <= MOST_BYTES:
             why = needs if registers > MOST_REGISTERS else ""
-            if why := why or gpu_problem(nest, first, aligned=aligned):
-                refuse(first, why)
-                continue
-            for threads in THREADS[:3] if likely else THREADS:
-                each = Schedule(gpu_cuts(nest, lanes, unroll, threads), streaming)
-                if gpu.blocks_resident(threads, registers):
-                    yield each
-                else:
-                    refuse(each, f"{needs}, or threads")
+        if why := why or gpu_problem(nest, first, aligned=aligned):
+            refuse(first, why)
+            continue
+        for threads in THREADS[:3] if likely else THREADS:
+            each = Schedule(gpu_cuts(nest, lanes, unroll, threads))
+            if gpu.blocks_resident(threads, registers):
+                yield each
+            else:
+                refuse(each, f"{needs}, or threads")
 
 
 def gpu_cuts(nest: Nest, lanes: int, unroll: int, threads: int) -> tuple[Cut, ...]:
