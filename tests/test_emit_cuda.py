@@ -62,7 +62,6 @@ def row_norms():
     inside = b.let("less", row, N)
     mask = b.splat(inside, 8)
     kept = b.alloc("kept", float16, 32, "register")
-    b.prefetch(x, start)
     with b.loop(0, 4, 1, const(0.0, float32, 8), unroll=4) as loop:
         column = b.at("multiply", b.at("add", b.at("multiply", loop.var, 32), lane), 8)
         value = b.load(x, b.at("add", start, column), 8, mask, 16)
@@ -93,8 +92,7 @@ def row_norms():
         value = b.load(kept, b.at("multiply", loop.var, 8), 8, alignment=16)
         out = b.cast(b.let("multiply", b.cast(value, float32), factor), float16)
         with b.branch(inside):
-            b.store(y, b.at("add", start, column), out, streaming=True, alignment=16)
-    b.fence()
+            b.store(y, b.at("add", start, column), out, alignment=16)
     parameters = [x, bias, y, bad, floor, verbose, N]
     return b.kernel("row_norms", parameters, threads=32)
 

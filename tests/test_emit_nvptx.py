@@ -56,12 +56,11 @@ def resources(kernel, arch=ARCH):
     return cubin.read(nvptx.compile(emit(kernel), arch).cubin)["kernel"]
 
 
-def pointwise(function, *specs, lanes=4, unroll=1, registers=0, streaming=False):
+def pointwise(function, *specs, lanes=4, unroll=1, registers=0):
     """Lower a library kernel under these knobs."""
     program = function.program(*specs)
     axes = nest_of(program).axes
-    hints = {"registers": registers, "streaming": streaming}
-    schedule = blocks(lanes, unroll, 128, axes, **hints)
+    schedule = blocks(lanes, unroll, 128, axes, registers=registers)
     return lower(program, schedule, GPUS[ARCH]).kernel
 
 
@@ -71,7 +70,7 @@ LINE = ((1 << 20,), "float32")
 def test_the_text_of_copy_and_adam_is_golden(golden):
     """One guarded vector; what is left; runtime scalars by value."""
     golden(emit(pointwise(library.copy, LINE), entry="copy"), "copy")
-    adam = pointwise(library.adam, *[LINE] * 3, streaming=True)
+    adam = pointwise(library.adam, *[LINE] * 3)
     golden(emit(adam, entry="adam"), "adam")
 
 
@@ -188,7 +187,6 @@ def branches(count, unroll):
         kept = b.alloc("kept", int32, 1, "register")
         at = b.at("add", base, loop.var)
         inside = b.let("less", at, N)
-        b.prefetch(x, b.at("add", at, 32))
         b.store(kept, 0, b.load(x, at, 1, inside))
         value = b.load(kept, 0)
         with b.branch(b.let("greater_equal", value, b.number(0))) as side:
@@ -197,7 +195,6 @@ def branches(count, unroll):
             side.otherwise()
             side.gives(value)
         b.store(y, at, side.results[0], inside)
-        b.fence()
         loop.yields(b.let("add", loop.carried[0], side.results[0]))
     last = b.let("equal", b.thread(), b.number(31))
     b.store(y, 0, loop.results[0], last)
@@ -246,21 +243,6 @@ def test_a_block_adds_up_by_shuffles_a_barrier_and_shared_memory():
     seen = resources(gpu_cases.block_sums(), "sm_80")
     assert (seen.count("SHFL"), seen.count("BAR"), seen.shared) == (5, 1, 16)
     assert seen.count("LDS") == 1
-
-
-def test_streaming_stores_are_the_first_to_leave_the_caches():
-    """One instruction a word of 16 bytes, of any type."""
-    for dtype, lanes, name, words in (
-        ("float32", 4, "v4.b32", 1),
-        ("float16", 8, "v4.b32", 1),
-        ("float64", 4, "v2.b64", 2),
-        ("bool", 16, "v4.b32", 1),
-    ):
-        kernel = pointwise(
-            library.copy, ((1 << 20,), dtype), lanes=lanes, streaming=True
-        )
-        assert nvptx.assembly(emit(kernel), ARCH).count(f"st.global.cs.{name}") == words
-        assert resources(kernel).stores_128 == words
 
 
 def test_a_schedule_bounds_threads_and_registers():

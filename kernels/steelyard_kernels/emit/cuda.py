@@ -22,25 +22,22 @@ from steelyard_kernels.ir.loops import (
     Alloc,
     Buffer,
     Const,
-    Effect,
-    Fence,
     For,
     If,
     Kernel,
     Let,
     Load,
-    Multiply,
     Parallel,
-    Prefetch,
     Statement,
     Store,
     Tensor,
     Var,
+    methods,
     shared_places,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from steelyard_kernels.ir.loops import Operand, Parameter
 
@@ -85,19 +82,7 @@ class _Emitter(Effects):
         self.arrays: list[str] = []
         self.dynamic = False
         self.shared: list[Buffer] = []
-        self.checks: dict[type, Callable[..., None]] = {
-            Let: self.let,
-            Load: self.load,
-            Store: self.store,
-            Prefetch: self.nothing,
-            Alloc: self.alloc,
-            For: self.loop,
-            If: self.branch,
-            Parallel: self.parallel,
-            Fence: self.nothing,
-            Effect: self.effect,
-            Multiply: self.multiply,
-        }
+        self.checks = methods(self)
 
     def entry(self, kernel: Kernel, entry: str) -> str:
         """Return the kernel's text; scratch memory is declared first."""
@@ -195,7 +180,6 @@ class _Emitter(Effects):
             mask,
             packed=packed,
             uniform=uniform,
-            streaming=node.streaming,
         )
         w.put(made, value, self.buffers[buffer.name], index, flag)
 
@@ -219,14 +203,6 @@ class _Emitter(Effects):
             self.arrays.append(f"{element} *const {name} = {place};")
             return
         self.arrays.append(cuda_memory.array(buffer, name, int(buffer.extent.value)))
-
-    def nothing(self, _node: Statement) -> None:
-        """Emit nothing: see the two statements this stands for.
-
-        Prefetch may name an address outside its buffer, which PTX does not say to be
-        harmless. After Fence nothing is left to order: what a launch wrote is seen by
-        whoever waits for its end, streaming stores too.
-        """
 
     def loop(self, node: For) -> None:
         """Carried values are variables of this level, assigned when a turn ends."""

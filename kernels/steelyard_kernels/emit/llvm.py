@@ -40,11 +40,12 @@ from steelyard_kernels.ir.loops import (
     Tensor,
     Type,
     Var,
+    methods,
     typed,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from steelyard_device.llvm import Host
     from steelyard_kernels.ir.loops import Operand
@@ -84,18 +85,7 @@ class Emitter:
         self.arrays = 0  # parameters before the numbers
         self.allocas: list[str] = []
         self.masks: dict[Operand, str] = {}  # those that are known, spelled out
-        self.checks: dict[type, Callable[..., None]] = {
-            Let: self.let,
-            Load: self.load,
-            Store: self.store,
-            Prefetch: self.prefetch,
-            Alloc: self.alloc,
-            For: self.loop,
-            If: self.branch,
-            Parallel: self.parallel,
-            Fence: self.fence,
-            Effect: self.effect,
-        }
+        self.checks = methods(self)
 
     def entry(self, kernel: Kernel) -> str:
         """Return the function's body: arguments, scratch memory, statements."""
@@ -234,7 +224,8 @@ class Emitter:
         at = self.address(node.buffer, node.index)
         align = node.alignment or type_.dtype.bytes
         if node.mask is None:
-            self.put(node, (spelled, value), at, align)
+            hint = STREAMING if node.streaming else ""
+            w.do(f"store {spelled} {value}, {at[0]} {at[1]}, align {align}{hint}")
             return
         flag = self.condition(node.mask)
         if flag is not None:
@@ -248,14 +239,6 @@ class Emitter:
             name = f"llvm.masked.store.{_element_name(type_)}.{_space_name(at)}"
             how = ("i32", str(align)), self.flags(node.mask, type_)
             w.do(w.call("void", name, (spelled, value), at, *how))
-
-    def put(
-        self, node: Store, value: tuple[str, str], at: tuple[str, str], align: int
-    ) -> None:
-        """Store without a mask."""
-        how = STREAMING if node.streaming else ""
-        to = f"{at[0]} {at[1]}"
-        self.w.do(f"store {value[0]} {value[1]}, {to}, align {align}{how}")
 
     def prefetch(self, node: Prefetch) -> None:
         """Ask for a cache line."""

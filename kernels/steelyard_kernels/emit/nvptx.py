@@ -23,13 +23,10 @@ from steelyard_kernels.ir.loops import (
     Buffer,
     Const,
     Effect,
-    Fence,
     For,
     Kernel,
     Let,
     Parallel,
-    Prefetch,
-    Store,
     Type,
     Var,
     typed,
@@ -166,37 +163,6 @@ class _NvptxEmitter(Emitter):
             root = llvm_convert.narrow(w, w.put(root), type_)
         w.do(f"%{node.var.name} = {root}")
 
-    def put(
-        self, node: Store, value: tuple[str, str], at: tuple[str, str], align: int
-    ) -> None:
-        """Store without a mask; a streaming store by its own instruction."""
-        if node.streaming and align >= WORD:
-            self.stream(value, at, node.value.type)
-        else:
-            spelled = f"{value[0]} {value[1]}, {at[0]} {at[1]}, align {align}"
-            self.w.do(f"store {spelled}")
-
-    def stream(self, value: tuple[str, str], at: tuple[str, str], type_: Type) -> None:
-        """Store words of 16 bytes that are the first to leave the caches.
-
-        LLVM's PTX has no way to say so but the instruction itself.
-        """
-        w, size = self.w, type_.lanes * type_.dtype.bytes
-        width, letter = (64, "l") if type_.dtype.bytes == 8 else (32, "r")
-        count = 8 * WORD // width  # parts of a word
-        vector = f"<{8 * size // width} x i{width}>"
-        whole = w.put(f"bitcast {value[0]} {value[1]} to {vector}")
-        slots = ", ".join([f"${k + 1}" for k in range(count)])
-        letters = "".join([f"{letter}," for _ in range(count)])
-        how = f'"st.global.cs.v{count}.b{width} [$0], {{{slots}}};"'
-        for word in range(size // WORD):
-            to = w.put(f"getelementptr i8, {at[0]} {at[1]}, i64 {WORD * word}")
-            args = f"{at[0]} {to}"
-            for k in range(count * word, count * (word + 1)):
-                part = w.put(f"extractelement {vector} {whole}, i64 {k}")
-                args += f", i{width} {part}"
-            w.do(f'call void asm sideeffect {how}, "l,{letters}~{{memory}}"({args})')
-
     def alloc(self, node: Alloc) -> None:
         """Reserve a block's memory beside the kernel, a thread's in its entry."""
         buffer = node.buffer
@@ -228,12 +194,6 @@ class _NvptxEmitter(Emitter):
         if node.op != "barrier":
             raise _only_nvrtc(node.op)
         self.w.do(self.w.call("void", "llvm.nvvm.barrier0"))
-
-    def prefetch(self, node: Prefetch) -> None:
-        """Emit nothing: PTX does not say that an address outside is harmless."""
-
-    def fence(self, node: Fence) -> None:
-        """Emit nothing: whoever waits for the launch sees all that it wrote."""
 
     def parallel(self, node: Parallel) -> None:
         """Refuse: blocks are dealt out by the launch."""

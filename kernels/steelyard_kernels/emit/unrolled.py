@@ -14,12 +14,10 @@ from steelyard_kernels.ir.loops import (
     Alloc,
     Const,
     Effect,
-    Fence,
     For,
     If,
     Let,
     Load,
-    Prefetch,
     Statement,
     Store,
     Var,
@@ -102,19 +100,16 @@ class _Copy:
             case Load(var, buffer, index, mask, alignment):
                 at, mask = self.operand(index), self.masked(mask)
                 return Load(self.define(var), buffer, at, mask, alignment)
-            case Store(buffer, index, value, mask, streaming, alignment):
+            case Store(buffer, index, value, mask, alignment=alignment):
                 at, value = self.operands((index, value))
-                return Store(buffer, at, value, self.masked(mask), streaming, alignment)
-            case Prefetch(buffer, index, locality):
-                return Prefetch(buffer, self.operand(index), locality)
+                mask = self.masked(mask)
+                return Store(buffer, at, value, mask, alignment=alignment)
             case Alloc():
                 return node if self.first else None  # the same memory in every turn
             case For():
                 return self.loop(node)
             case If():
                 return self.branch(node)
-            case Fence():
-                return node
             case Effect(op, args):
                 own = [
                     self.operand(x) if isinstance(x, Var | Const) else x for x in args

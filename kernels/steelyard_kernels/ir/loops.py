@@ -35,12 +35,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 
 from steelyard_kernels.dtypes import DType, bool_, int64
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 SPACES = ("global", "shared", "stack", "register")
 ACCESSES = ("in", "out", "inout")
@@ -332,6 +332,19 @@ Statement: TypeAlias = (
     | Multiply
 )
 Parameter: TypeAlias = Buffer | Var | Tensor
+KEYWORDS: Final = {"for": "loop", "if": "branch"}
+
+
+def methods(of: object) -> dict[type, Callable[..., None]]:
+    """Return what an object does with each kind of statement: its method of that name."""
+    found = {}
+    kinds: tuple[type, ...] = get_args(Statement)
+    for kind in kinds:
+        name = kind.__name__.lower()
+        method = getattr(of, KEYWORDS.get(name, name), None)
+        if method is not None:
+            found[kind] = method
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -38,6 +38,7 @@ from steelyard_kernels.ir.loops import (
     Tile,
     Type,
     Var,
+    methods,
     shared_places,
     typed,
 )
@@ -46,7 +47,7 @@ from steelyard_kernels.ir.printing import statement_text
 from steelyard_kernels.ir.uniform import divergent_barriers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
 RULES = {
     "once": "a name is defined once in the whole kernel",
@@ -61,7 +62,7 @@ RULES = {
     "name": "a kernel's name is an ASCII identifier, for it is a symbol",
     "written": "an 'in' buffer is never stored to",
     "read": "an 'out' buffer is never loaded from",
-    "streaming": "a streaming store states an alignment of 16 bytes or more, no mask",
+    "streaming": "a CPU's streaming store states an alignment of 16 bytes, no mask",
     "fenced": "a kernel with streaming stores ends with a fence",
     "alignment": "an alignment is a power of two",
     "step": "a loop's step and a chunk are positive",
@@ -98,19 +99,6 @@ def verify(kernel: Kernel, target: str = "cpu") -> None:
 class _Verifier:
     """Walks a kernel once, with the names in scope and all names ever defined."""
 
-    __slots__ = (
-        "buffers",
-        "checks",
-        "defined",
-        "fences",
-        "indices",
-        "parallels",
-        "scope",
-        "shared",
-        "target",
-        "tensors",
-    )
-
     def __init__(self, target: str) -> None:
         self.target = target
         self.indices = INDICES[target]
@@ -121,19 +109,7 @@ class _Verifier:
         self.tensors: dict[str, Tensor] = {}
         self.fences = True  # no streaming store since the last fence
         self.parallels = 0
-        self.checks: dict[type, Callable[..., None]] = {
-            Let: self.let,
-            Load: self.load,
-            Store: self.store,
-            Prefetch: self.prefetch,
-            Alloc: self.alloc,
-            For: self.loop,
-            If: self.branch,
-            Parallel: self.parallel,
-            Fence: self.fence,
-            Effect: self.effect,
-            Multiply: self.multiply,
-        }
+        self.checks = methods(self)
 
     def kernel(self, kernel: Kernel) -> None:
         named = kernel.name.isascii() and kernel.name.isidentifier()
@@ -257,7 +233,7 @@ class _Verifier:
         self.require(node.value.type.dtype is node.buffer.dtype, "element", node)
         if node.streaming:
             legal = node.alignment >= 16 and node.mask is None
-            self.require(legal, "streaming", node)
+            self.require(legal and self.target == "cpu", "streaming", node)
             self.fences = False
 
     def prefetch(self, node: Prefetch) -> None:

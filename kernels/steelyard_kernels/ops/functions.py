@@ -177,6 +177,7 @@ FUNCTIONS: Final = (
         cost=Cost(30, 18.0, (60.0, 20.0), (280.0, 100.0)),
         decompose=erf.erf,
         ulps=(1.35, 1.30),
+        cuda={"single": "erf_single({a})", "double": "erf({a})"},
     ),
     _function(  # erf'(y) = 2 / sqrt(pi) * exp(-y^2), and its inverse the inverse slope
         "erf_inv",
