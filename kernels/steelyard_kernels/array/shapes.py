@@ -187,7 +187,12 @@ def reshape(x: Array, shape: Shape | int) -> Array:
     x = as_array(x, "reshape")
     asked = extents("reshape", shape, least=-1)
     known = prod(extent for extent in asked if extent != -1)
-    if asked.count(-1) == 1 and known and prod(x.shape) % known == 0:
+    if -1 in asked and not known:
+        raise KernelError(
+            f"{x.graph.kernel}: cannot reshape {x.shape} to {asked}: any extent for -1 "
+            "has no elements; pass the one that is meant."
+        )
+    if asked.count(-1) == 1 and prod(x.shape) % known == 0:
         free = prod(x.shape) // known
         asked = tuple(free if extent == -1 else extent for extent in asked)
     return Array(x.graph, x.graph.reshape(x.node, asked))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -11,7 +12,7 @@ from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
 from steelyard_kernels.array.value import apply
-from steelyard_kernels.from_jax.equation import Equation, Rule
+from steelyard_kernels.from_jax.equation import Equation, Rule, calling
 from steelyard_kernels.from_jax.values import (
     Stack,
     Value,
@@ -20,12 +21,6 @@ from steelyard_kernels.from_jax.values import (
     words,
 )
 from steelyard_kernels.ops import OPERATIONS
-from steelyard_kernels.ops.row import Op
-
-
-def _same(row: Op) -> Rule:
-    """Return the rule of a primitive that is an operation of ours."""
-    return lambda equation: apply(row.name, *equation.arrays())
 
 
 def _ordered(function: Callable[..., Array]) -> Rule:
@@ -115,21 +110,12 @@ def _round(equation: Equation) -> Value:
     return xp.where(more, whole + xp.copysign(1.0, x), whole)
 
 
-def _integer_pow(equation: Equation) -> Value:
-    return equation.array(0) ** int(equation.params["y"])
-
-
 def _pow(equation: Equation) -> Value:
     """Return x ** y: of a number y a product or a root where it is one."""
     x, y = equation.array(0), equation.values[1]
     if not isinstance(y, np.generic):
         return xp.pow(x, array(equation.graph, y))
     return xp.sqrt(x) if float(y) == 0.5 else x ** float(y)
-
-
-def _clamp(equation: Equation) -> Value:
-    low, x, high = equation.arrays()
-    return xp.minimum(xp.maximum(x, low), high)
 
 
 def select_n(equation: Equation) -> Value:
@@ -180,43 +166,35 @@ def _bitcast(equation: Equation) -> Value:
     return x if to is x.dtype else xp.bitcast(x, to)
 
 
-def _itself(equation: Equation) -> Value:
-    return equation.values[0]
-
-
-def _square(equation: Equation) -> Value:
-    return xp.square(equation.array(0))
-
-
-def _themselves(equation: Equation) -> tuple[Value, ...]:
-    return equation.values
-
-
 RULES: Final[dict[str, Rule]] = {
-    **{row.jax: _same(row) for row in OPERATIONS.values() if row.jax},
-    "add_any": _same(OPERATIONS["add"]),
+    **{
+        row.jax: calling(partial(apply, row.name))
+        for row in OPERATIONS.values()
+        if row.jax
+    },
+    "add_any": calling(xp.add),
     "bitcast_convert_type": _bitcast,
-    "clamp": _clamp,
+    "clamp": calling(lambda low, x, high: xp.minimum(xp.maximum(x, low), high)),
     "convert_element_type": _convert,
-    "copy": _itself,
-    "device_put": _themselves,
+    "copy": lambda equation: equation.values[0],
+    "device_put": lambda equation: equation.values,
     "div": _divide,
     "ge": _ordered(xp.greater_equal),
     "gt": _ordered(xp.greater),
-    "integer_pow": _integer_pow,
+    "integer_pow": calling(pow, "y"),
     "le": _ordered(xp.less_equal),
     "le_to": _by_bits(xp.less_equal),
     "lt": _ordered(xp.less),
     "lt_to": _by_bits(xp.less),
     "max": _extreme(xp.maximum, xp.logical_or),
     "min": _extreme(xp.minimum, xp.logical_and),
-    "name": _itself,
-    "optimization_barrier": _themselves,
+    "name": lambda equation: equation.values[0],
+    "optimization_barrier": lambda equation: equation.values,
     "pow": _pow,
     "reduce_precision": _reduced_precision,
     "rem": _remainder,
     "round": _round,
     "select_n": select_n,
-    "square": _square,
-    "stop_gradient": _itself,
+    "square": calling(xp.square),
+    "stop_gradient": lambda equation: equation.values[0],
 }

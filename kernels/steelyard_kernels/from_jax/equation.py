@@ -58,6 +58,13 @@ class Equation:
 Rule: TypeAlias = Callable[[Equation], Value | Sequence[Value]]
 
 
+def calling(function: Callable[..., Value | Sequence[Value]], *params: str) -> Rule:
+    """Return the rule of a function of all operands, and of some parameters."""
+    return lambda equation: function(
+        *equation.arrays(), *[equation.params[name] for name in params]
+    )
+
+
 def word_by_word(rule: Rule) -> Rule:
     """Return a rule that does with keys what it does with each of their two words."""
 

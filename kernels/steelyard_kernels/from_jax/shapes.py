@@ -10,7 +10,7 @@ from typing import Final
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
-from steelyard_kernels.from_jax.equation import Equation, Rule, word_by_word
+from steelyard_kernels.from_jax.equation import Equation, Rule, calling, word_by_word
 from steelyard_kernels.from_jax.values import (
     Stack,
     Value,
@@ -43,10 +43,6 @@ def _reshaped(equation: Equation) -> Value:
     return reshape(equation.array(0), shape)
 
 
-def _transpose(equation: Equation) -> Value:
-    return xp.permute_dims(equation.array(0), equation.params["permutation"])
-
-
 def _iota(equation: Equation) -> Value:
     dtype, shape = element(equation.params["dtype"]), tuple(equation.params["shape"])
     axis = equation.params["dimension"]
@@ -55,22 +51,6 @@ def _iota(equation: Equation) -> Value:
     )
     spread = reshape(count, (shape[axis], *(1 for _ in shape[axis + 1 :])))
     return xp.broadcast_to(xp.astype(spread, dtype), shape)
-
-
-def _concatenate(equation: Equation) -> Value:
-    return xp.concat(equation.arrays(), equation.params["dimension"])
-
-
-def _stack(equation: Equation) -> Value:
-    return xp.stack(equation.arrays(), equation.params["axis"])
-
-
-def _tile(equation: Equation) -> Value:
-    return xp.tile(equation.array(0), equation.params["reps"])
-
-
-def _rev(equation: Equation) -> Value:
-    return xp.flip(equation.array(0), equation.params["dimensions"])
 
 
 def _pad(equation: Equation) -> Value:
@@ -96,13 +76,17 @@ def _pad(equation: Equation) -> Value:
 
 RULES: Final[dict[str, Rule]] = {
     "broadcast_in_dim": word_by_word(_broadcast_in_dim),
-    "concatenate": word_by_word(_concatenate),
+    "concatenate": word_by_word(
+        lambda equation: xp.concat(equation.arrays(), equation.params["dimension"])
+    ),
     "iota": _iota,
     "pad": _pad,
     "reshape": word_by_word(_reshaped),
-    "rev": word_by_word(_rev),
+    "rev": word_by_word(calling(xp.flip, "dimensions")),
     "squeeze": word_by_word(_reshaped),
-    "stack": word_by_word(_stack),
-    "tile": _tile,
-    "transpose": word_by_word(_transpose),
+    "stack": word_by_word(
+        lambda equation: xp.stack(equation.arrays(), equation.params["axis"])
+    ),
+    "tile": calling(xp.tile, "reps"),
+    "transpose": word_by_word(calling(xp.permute_dims, "permutation")),
 }

@@ -7,7 +7,6 @@ the word for element i of a draw is the cipher of i under the key.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
 from steelyard_kernels.expression.expr import Shape
 from steelyard_kernels.expression.graph import Graph
-from steelyard_kernels.from_jax.equation import Equation, Rule
+from steelyard_kernels.from_jax.equation import Equation, Rule, calling
 from steelyard_kernels.from_jax.values import (
     Stack,
     Value,
@@ -125,29 +124,18 @@ def random_seed(equation: Equation) -> Value:
     return Stack((xp.astype(xp.shift_right_logical(seed, 32), "uint32"), low))
 
 
-def random_wrap(equation: Equation) -> Value:
-    """Return words as keys."""
+def _of_words(equation: Equation) -> Value:
+    """Return words as keys, or keys as these: apart until somebody needs them together."""
     return Stack(words(equation.values[0]))
-
-
-def random_unwrap(equation: Equation) -> Value:
-    """Return keys as their words, which stay apart until somebody needs them together."""
-    return Stack(words(equation.values[0]))
-
-
-def threefry2x32(equation: Equation) -> Sequence[Value]:
-    """Return the cipher itself."""
-    first, second, x, y = equation.arrays()
-    return threefry((first, second), x, y)
 
 
 RULES: Final[dict[str, Rule]] = {
     "random_bits": random_bits,
-    "random_clone": random_unwrap,
+    "random_clone": _of_words,
     "random_fold_in": random_fold_in,
     "random_seed": random_seed,
     "random_split": random_split,
-    "random_unwrap": random_unwrap,
-    "random_wrap": random_wrap,
-    "threefry2x32": threefry2x32,
+    "random_unwrap": _of_words,
+    "random_wrap": _of_words,
+    "threefry2x32": calling(lambda a, b, x, y: threefry((a, b), x, y)),
 }
