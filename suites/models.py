@@ -3,7 +3,8 @@
 `bert_steps` trains them: gradients of all weights with Adam's update behind each.
 
 PyTorch is the peer, eager and compiled, where it is installed: on a GPU by
-``-p impl=ours,torch,inductor,inductor_tuned``, the last by max-autotune.
+``-p impl=ours,torch,inductor,inductor_tuned``, the last by max-autotune. On a CPU JAX is
+another.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from steelyard_kernels import KernelFunction, dtypes, reference
 from steelyard_kernels import array as xp
 from steelyard_kernels.grad import value_and_grad
 
-from .common import Made, available, inductor
+from . import jax_models
+from .common import Made, Peer, available, inductor
 
 Tokens = tuple[int, int]  # sequences, and words of each
 
@@ -142,17 +144,22 @@ def _kernel(function: Any, name: str, names: Sequence[str]) -> KernelFunction:
     tokens=axis((1, 128), others=[(8, 128), (1, 512)]),
     layers=axis(1, others=[12]),
     width=axis(BASE),
-    impl=["ours", *available("torch", "inductor")],
+    impl=axis("ours", *available("torch", "inductor", "jax"), others=["packed"]),
 )
 def berts(b: Builder, tokens: Tokens, layers: int, width: int, impl: str) -> Call:
-    """Pass words through layers on the CPU, in float32."""
+    """Pass words through layers on the CPU, in float32; "packed": of constant weights."""
     return _launched(b, (*tokens, width), layers, "float32", impl)
 
 
-@benchmark(tokens=axis((1, 128)), layers=axis(1), width=axis(96, others=[BASE]))
-def bert_steps(b: Builder, tokens: Tokens, layers: int, width: int) -> Call:
+@benchmark(
+    tokens=axis((1, 128)),
+    layers=axis(1),
+    width=axis(96, others=[BASE]),
+    impl=["ours", *available("jax")],
+)
+def bert_steps(b: Builder, tokens: Tokens, layers: int, width: int, impl: str) -> Call:
     """Train layers on the CPU, in float32: forward, backward and Adam's update."""
-    return _trained(b, (*tokens, width), layers, "float32")
+    return _trained(b, (*tokens, width), layers, "float32", impl)
 
 
 @benchmark(
@@ -166,7 +173,13 @@ def gpu_bert_steps(b: Builder, tokens: Tokens, layers: int, dtype: str) -> Call:
     return _trained(b, (*tokens, BASE), layers, dtype)
 
 
-def _trained(b: Builder, shape: tuple[int, int, int], layers: int, dtype: str) -> Call:
+def _trained(
+    b: Builder,
+    shape: tuple[int, int, int],
+    layers: int,
+    dtype: str,
+    impl: str = "ours",
+) -> Call:
     x = b.input(shape, dtype, name="x")
     wanted = b.input(shape, dtype, name="wanted")
     sizes = dict(zip(_weights(layers), _shapes(shape[2]) * layers, strict=True))
@@ -192,6 +205,8 @@ def _trained(b: Builder, shape: tuple[int, int, int], layers: int, dtype: str) -
 
     b.check(expected, *given, atol=_epsilon(dtype) * 8 * _depth(dtype, shape[2]))
     b.mode("kernel/warm")
+    if impl == "jax":
+        return b.launch(Peer(jax_models.step), *given, out=loss)
     return b.launch(made, *given, out=loss)
 
 
@@ -223,15 +238,20 @@ def gpu_bert(b: Builder, tokens: Tokens, layers: int, dtype: str, impl: str) -> 
 def _launched(
     b: Builder, shape: tuple[int, int, int], layers: int, dtype: str, impl: str
 ) -> Call:
-    given = _declared(b, shape, layers, dtype)
+    given = _declared(
+        b, shape, layers, dtype, "fixed" if impl == "packed" else "normal"
+    )
     y = b.output(shape, dtype)
     # Results have a mean square of 1. Each layer rounds anew, and of halves what goes
     # into its sums.
     within = 8 * _epsilon(dtype) * _depth(dtype, shape[2])
     b.check(_reference, *given, atol=within * layers)
     b.mode("kernel/warm")
-    if impl == "ours":
-        return b.launch(bert(layers), *given, out=y)
+    if impl in {"ours", "packed"}:
+        constant = {"constant": tuple(_weights(layers))} if impl == "packed" else {}
+        return b.launch(bert(layers), *given, out=y, **constant)
+    if impl == "jax":
+        return b.launch(Peer(jax_models.forward), *given, out=y)
     return b.launch(_peer(impl, b.device), *given, out=y, as_="torch")
 
 
@@ -254,14 +274,14 @@ def _peer(impl: str, device: str) -> Callable[..., Any]:
 
 
 def _declared(
-    b: Builder, shape: tuple[int, int, int], layers: int, dtype: str
+    b: Builder, shape: tuple[int, int, int], layers: int, dtype: str, dist: str
 ) -> list[Handle]:
     """Declare words and weights: normal numbers, which sums bring back to about 1."""
     batch, n, width = shape
     given = [b.input(shape, dtype, name="x")]
     sizes = _shapes(width) * layers
     given += [
-        b.input(size, dtype, name=name, dist="normal", deviation=_spread(size))
+        b.input(size, dtype, name=name, dist=dist, deviation=_spread(size))
         for name, size in zip(_weights(layers), sizes, strict=True)
     ]
     sums = 24 * width**2 * batch * n + 4 * n**2 * batch * width

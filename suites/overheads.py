@@ -29,7 +29,8 @@ from steelyard_kernels.library import examples
 from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.targets import parse
 
-from .common import cuda_targets
+from .calls import Calls
+from .common import available, cuda_targets
 from .dispatch import add
 
 STEELYARD: Final = str(Path(sys.executable).with_name("steelyard"))
@@ -68,6 +69,27 @@ def overhead_call(b: Builder, result: str, impl: str) -> Call:
         out[:] = function(x, y)
 
     return b.launch(allocated, x, y, out=out)
+
+
+@benchmark(result=["preallocated", "pooled"], impl=["ours", *available("torch")])
+def gpu_overhead_call(b: Builder, result: str, impl: str) -> Call:
+    """Add 100 numbers on a GPU by a call from Python, of PyTorch's tensors if it is there."""
+    b.on("cuda")
+    x, y = b.input(100, name="x"), b.input(100, name="y")
+    b.mode("per_launch/warm/1000")
+    if result == "preallocated":
+        b.check(np.add, x, y)
+    out = b.output(100) if result == "preallocated" else b.inout(100)
+    form = "torch" if available("torch") else "numpy"
+    calls = Calls(add if impl == "ours" else torch_add, result, waits=False)
+    return b.launch(calls, x, y, out=out, as_=form)
+
+
+def torch_add(x: Any, y: Any, out: Any = None) -> Any:
+    """Add by PyTorch."""
+    import torch
+
+    return torch.add(x, y, out=out)
 
 
 SPANS: Final = 1000

@@ -27,6 +27,7 @@ BERT: Final = [
     for n, k in ((768, 768), (2304, 768), (3072, 768), (768, 3072))
 ]
 SQUARES: Final = [(n, n, n) for n in (512, 1024, 2048, 4096, 8192)]
+SKINNY: Final = [(m, n, k) for m in (1, 4, 16) for n, k in ((768, 768), (3072, 768))]
 RAGGED: Final = [(100, 776, 776), (97, 769, 776), (1031, 1033, 1048)]
 
 
@@ -49,14 +50,17 @@ def layer(x: Any, w: Any, b: Any) -> Any:
 
 
 @benchmark(
-    shape=axis(SEED, others=[*BERT[1:], *SQUARES[:3], *RAGGED]),
+    shape=axis(SEED, others=[*BERT[1:], *SQUARES[:3], *RAGGED, *SKINNY]),
     dtype=axis("float32", others=["float16", "bfloat16", "float64"]),
     form=axis("plain", others=["linear", "layer"]),
-    impl=["numpy", *available("torch"), "ours"],
+    impl=axis("numpy", *available("torch"), "ours", others=["packed"]),
 )
 def products(b: Builder, shape: Shape, dtype: str, form: str, impl: str) -> Call:
-    """Multiply m x k by k x n on the CPU, or by n x k transposed, or with bias and ReLU."""
-    given, y = _declared(b, shape, form, dtype)
+    """Multiply m x k by k x n on the CPU, or by n x k transposed, or with bias and ReLU.
+
+    "packed" is ours where weights are constant.
+    """
+    given, y = _declared(b, shape, form, dtype, "fixed" if impl == "packed" else None)
     if dtype in {"float32", "float64"}:
         # Of sums of k products: Higham and Mary, "A new approach to probabilistic
         # rounding error analysis", 2019, with lambda = 8; the mean of |x * w| is 2 / pi.
@@ -69,7 +73,8 @@ def products(b: Builder, shape: Shape, dtype: str, form: str, impl: str) -> Call
         return b.launch(NUMPY[form], *given, out=y)
     if impl == "torch":
         return b.launch(TORCH[form], *given, out=y, as_="torch")
-    return b.launch(OURS[form], *given, out=y)
+    constant = {"constant": ("w",)} if impl == "packed" else {}
+    return b.launch(OURS[form], *given, out=y, **constant)
 
 
 @benchmark(
@@ -88,13 +93,13 @@ def gpu_products(b: Builder, shape: Shape, form: str, impl: str) -> Call:
 
 
 def _declared(
-    b: Builder, shape: Shape, form: str, dtype: str
+    b: Builder, shape: Shape, form: str, dtype: str, weights: str | None = None
 ) -> tuple[list[Handle], Handle]:
     """Declare what is multiplied, normal numbers, and the product."""
     m, n, k = shape
     given = [
         b.input((m, k), dtype, name="x"),
-        b.input((n, k) if form == "linear" else (k, n), dtype, name="w"),
+        b.input((n, k) if form == "linear" else (k, n), dtype, name="w", dist=weights),
     ]
     if form == "layer":
         given.append(b.input(n, dtype, name="bias"))

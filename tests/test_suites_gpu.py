@@ -7,6 +7,9 @@ from test_suites import cases
 from steelyard.declare.settings import Settings
 from steelyard.measure.prepared import PreparedCase
 
+# PyTorch's compiler calls what PyTorch deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+
 
 def on_gpu(params):
     """Return the cases that are launched on a GPU."""
