@@ -7,6 +7,9 @@ import os
 import tempfile
 from pathlib import Path
 
+# A second thread of NumPy's library spins: half of the time that its import takes.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import gpu
 import numpy as np
 import postgresql

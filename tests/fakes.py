@@ -48,6 +48,21 @@ def negate(b: Builder) -> Call:
     return b.launch(np.negative, x, out=y)
 
 
+def launching(
+    target: Callable[..., Any], reference: Callable[..., Any] | None = None
+) -> Callable[[Builder], Call]:
+    """Return a benchmark's function that launches a target on ten numbers."""
+
+    def body(b: Builder) -> Call:
+        x = b.input(10)
+        y = b.output(10)
+        if reference is not None:
+            b.check(reference, x)
+        return b.launch(target, x, out=y)
+
+    return body
+
+
 def prepared(body: Callable[..., Any], seed: int = 0, **files: str) -> tuple[Any, ...]:
     """Return description and buffers of the one case of a benchmark."""
     description = case_of(body).describe()

@@ -18,7 +18,7 @@ def context():
 
 
 def launch(cubin, entry, grid, block, args):
-    """Run a kernel of a cubin once and copy its arrays back, in place.
+    """Run a kernel of a cubin once and copy arrays that can be written back, in place.
 
     `args` are NumPy arrays, each of which gets memory of its own, and ctypes scalars.
     """
@@ -33,4 +33,5 @@ def launch(cubin, entry, grid, block, args):
     function = cuda.load(found, cubin).function(entry)
     cuda.Launch(function, slots, grid=grid, block=block).launch()
     for array, buffer in buffers:
-        buffer.read(array)
+        if array.flags.writeable:
+            buffer.read(array)

@@ -264,7 +264,7 @@ def cast(value, dtype):
         return Near(dtype, made, made, value.wild)
     corners = [value.lo.astype(Wide), value.hi.astype(Wide)]
     order = list(FLOATS)
-    exact = value.dtype in {"bool", dtype}
+    exact = value.dtype in {"bool", dtype} or value.dtype.startswith("float8")
     exact |= (
         value.dtype in FLOATS and order.index(value.dtype) < order.index(dtype) >= 2
     )

@@ -14,31 +14,31 @@ SOMEBODY = {
 }
 
 
-def git(folder, *arguments, **environment):
-    """Run git there, in no configuration of this machine's; return what it printed."""
-    settings = [word for pair in SOMEBODY.items() for word in ("-c", "=".join(pair))]
-    return subprocess.run(
-        ["git", *settings, *arguments],
-        cwd=folder,
-        env=os.environ | {"GIT_CONFIG_GLOBAL": os.devnull} | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-
-
-def python(*arguments, folder=None, check=False, **environment):
-    """Run Python; return what it came to. With ``check`` it must end with 0."""
+def run(command, folder=None, environment=None, *, check=True):
+    """Run a command; return what it came to. With ``check`` it must end with 0."""
     done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
+        [str(word) for word in command],
         cwd=folder,
-        env=os.environ | environment,
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert not (check and done.returncode), done.stderr
+    assert not (check and done.returncode), done.stdout + done.stderr
     return done
+
+
+def git(folder, *arguments, **environment):
+    """Run git there, in no configuration of this machine's; return what it printed."""
+    settings = [word for pair in SOMEBODY.items() for word in ("-c", "=".join(pair))]
+    own = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull} | environment
+    return run(["git", *settings, *arguments], folder, own).stdout.strip()
+
+
+def python(*arguments, folder=None, check=False, **environment):
+    """Run Python; return what it came to."""
+    own = os.environ | environment
+    return run([sys.executable, *arguments], folder, own, check=check)
 
 
 def steelyard(*arguments, folder=None, **environment):

@@ -1,9 +1,8 @@
-import io
 import math
 
 import pytest
 import trials
-from rich.console import Console
+from test_report import rendered
 
 from steelyard.analyse import agreement, rows, symptoms
 from steelyard.analyse.stats import Estimate
@@ -96,10 +95,7 @@ def test_a_trial_of_one_clock_has_one_reading():
 
 def shown(made):
     """Return the page as a terminal shows it."""
-    console = Console(width=160, record=True, file=io.StringIO())
-    for part in clocks_table.page(rows.rows(made)):
-        console.print(part)
-    return console.export_text()
+    return rendered(clocks_table.page(rows.rows(made)))
 
 
 def test_the_table_has_a_line_for_each_clock_with_the_parts_of_its_bar():

@@ -317,11 +317,9 @@ def test_tensors_and_buffers_go_together_in_order(context):
 
 
 def test_tensors_that_cannot_be_taken_are_refused(context):
-    """Strided ones and foreign dtypes."""
+    """Foreign dtypes and those of the host."""
     torch = torch_on_gpu()
     a = torch.ones((8, 8), device="cuda")
-    with pytest.raises(KernelError, match=r"strides \(1, 8\), expected a C-contiguous"):
-        library.copy(a.T)
     with pytest.raises(KernelError, match=r"a is a tensor of torch\.complex64"):
         library.copy(a.to(torch.complex64))
     with pytest.raises(KernelError, match="a is a Tensor, expected a NumPy array"):
@@ -335,8 +333,7 @@ def test_arrays_of_cupy_are_taken_on_their_stream(context):
     out = cupy.empty_like(a)
     assert library.triad(a, a, out=out) is out
     assert (out == 4 * a).all()
-    with pytest.raises(KernelError, match="expected a C-contiguous array"):
-        library.copy(a[::2])
+    assert (cupy.asarray(library.copy(a[::2])) == a[::2]).all()
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 1_000_003])

@@ -105,13 +105,6 @@ def test_a_step_far_beyond_the_noise_is_found_in_few_points(after):
         assert [step.at for step in steps(values)] == [6], seed
 
 
-def test_a_regression_and_its_repair_are_two_steps():
-    """One up, one down."""
-    draw = random.Random(4)
-    values = [x * level for level in (1.0, 1.1, 1.0) for x in white(draw, 30)]
-    assert [(s.at, s.change > 0) for s in steps(values)] == [(30, True), (60, False)]
-
-
 def test_a_single_outlier_is_no_step():
     """However far it is."""
     values = white(random.Random(5), 60)

@@ -179,80 +179,55 @@ def test_rates_facts_and_parts_of_a_call_are_bounded_too():
     )
 
 
+CODES = {
+    State.HOLDS: FINE,
+    State.EXPECTED: FINE,
+    State.FAILS: REGRESSION,
+    State.BROKEN: FAILED,
+    State.MISSING: UNRESOLVED,
+    State.SKIPPED: UNRESOLVED,
+    State.UNDECIDED: UNRESOLVED,
+}
+"""How the command ends where all of its lines are so."""
+
+FAST, SLOW = read(bound="<= 1 s"), read(bound=">= 1 s")
+KNOWN = 'expected_failure = "issue 7"'
+DOUBTED = {"doubts": ("remembers",)}
+
+
 @pytest.mark.parametrize(
-    ("claim", "made", "state", "why", "code"),
+    ("claim", "made", "state", "why"),
     [
-        (read(cases="cpy"), {}, State.MISSING, "The nearest is", UNRESOLVED),
-        (read(mode="build/cold"), {}, State.MISSING, "no row of 'copy'", UNRESOLVED),
-        (read(RELATIVE), {}, State.MISSING, "no row of impl=numpy", UNRESOLVED),
+        (read(cases="cpy"), {}, State.MISSING, "The nearest is"),
+        (read(mode="build/cold"), {}, State.MISSING, "no row of 'copy'"),
+        (read(RELATIVE), {}, State.MISSING, "no row of impl=numpy"),
+        (FAST, {"error": "it raised", "ticks": ()}, State.BROKEN, "it raised"),
+        (FAST, DOUBTED, State.UNDECIDED, "remembers: "),
+        (SLOW, DOUBTED, State.FAILS, ""),
+        (read(KNOWN, bound=">= 1 s"), {}, State.EXPECTED, "issue 7"),
+        (read(KNOWN, bound="<= 1 s"), {}, State.HOLDS, "does not any more"),
         (
-            read(bound="<= 1 s"),
-            {"error": "it raised", "ticks": ()},
-            State.BROKEN,
-            "it raised",
-            FAILED,
-        ),
-        (
-            read(bound="<= 1 s"),
-            {"doubts": ("remembers",)},
-            State.UNDECIDED,
-            "remembers: ",
-            UNRESOLVED,
-        ),
-        (
-            read(bound=">= 1 s"),
-            {"doubts": ("remembers",)},
-            State.FAILS,
-            "",
-            REGRESSION,
-        ),
-        (
-            read('expected_failure = "issue 7"', bound=">= 1 s"),
-            {},
-            State.EXPECTED,
-            "issue 7",
-            FINE,
-        ),
-        (
-            read('expected_failure = "issue 7"', bound="<= 1 s"),
-            {},
-            State.HOLDS,
-            "does not any more",
-            FINE,
-        ),
-        (
-            read('where = {gpu = "H200"}'),
-            {},
-            State.SKIPPED,
+            *(read('where = {gpu = "H200"}'), {}, State.SKIPPED),
             "gpu is none, the claim is about H200",
-            UNRESOLVED,
         ),
         (
-            read('where = {cores = ">= 4"}'),
-            {},
-            State.SKIPPED,
+            *(read('where = {cores = ">= 4"}'), {}, State.SKIPPED),
             "cores is 2, the claim is about >= 4",
-            UNRESOLVED,
         ),
         (
             read('where = {cpu = "test", cores = ">= 2"}', bound="<= 1 s"),
-            {},
-            State.HOLDS,
-            "",
-            FINE,
+            *({}, State.HOLDS, ""),
         ),
     ],
 )
-def test_what_is_not_judged_says_why_and_has_an_exit_code(
-    claim, made, state, why, code
-):
+def test_what_is_not_judged_says_why_and_has_an_exit_code(claim, made, state, why):
     """A table of states; each with what its line says and how the command ends."""
     ticks = {"ticks": NANOSECONDS} | made
     every = [trials.trial(OURS, block=block, **ticks) for block in range(4)]
     lines = judged(claim, every)
     assert [line.state for line in lines] == [state]
     assert why in lines[0].why
-    assert claims.exit_code(lines) == code
+    assert claims.exit_code(lines) == CODES[state]
 
 
 def test_what_needs_a_module_that_is_not_installed_is_skipped_unless_it_is_there():

@@ -79,10 +79,10 @@ def made_up(seed, noise):
 
 
 @pytest.mark.parametrize("noise", [0.005, 0.02, 0.05])
-def test_few_of_1000_sweeps_without_a_cliff_have_one(noise):
+def test_few_sweeps_without_a_cliff_have_one(noise):
     """At most 1 %, of kernels that copy, compute, search, or take a fixed time."""
-    wrong = sum(bool(cliffs(made_up(seed, noise))) for seed in range(1000))
-    assert wrong <= 10
+    wrong = sum(bool(cliffs(made_up(seed, noise))) for seed in range(400))
+    assert wrong <= 4
 
 
 def test_nearly_every_cliff_that_is_made_is_found():

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from steelyard.machine import doctor, lock
 from steelyard.machine import facts as machine
-from steelyard.report import diagnosis, tables
+from steelyard.report import diagnosis
 
 WRONG = {
     "identity": {"hypervisor": "yes", "cores": 2},
@@ -112,20 +112,6 @@ def test_a_clock_that_stands_still_is_a_doubt(monkeypatch):
     tick, empty = doctor._clock()
     assert (tick.verdict, tick.seen) == ("doubt", "it stands still")
     assert empty.topic == "empty window"
-
-
-def test_the_table_has_a_line_a_finding():
-    """Every word of a finding is printed."""
-    findings = [
-        doctor.Finding("boost", "on", "doubt", "heat", "turn it off"),
-        doctor.Finding("swap", "0 B in use", "ok"),
-    ]
-    console = tables.console()
-    with console.capture() as captured:
-        console.print(diagnosis.table(findings))
-    lines = captured.get().splitlines()
-    assert any("boost" in line and "turn it off" in line for line in lines)
-    assert any("swap" in line and "ok" in line for line in lines)
 
 
 @pytest.mark.parametrize("width", [40, 80, 119, 120, 160])

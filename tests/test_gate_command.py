@@ -56,13 +56,25 @@ def kept(folder):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["nope"], ["HEAD", "-k", "nothing"], ["HEAD", "gone.py"], ["--lane", "no"], []],
+    ("words", "says"),
+    [
+        (["nope"], "baseline 'nope' is no commit"),
+        (["HEAD", "-k", "nothing"], "nothing matched"),
+        (["HEAD", "gone.py"], "gone.py does not exist"),
+        (["--lane", "no"], "Invalid value for '--lane'"),
+        ([], "name a baseline"),
+    ],
 )
-def test_a_gate_that_could_not_begin_leaves_the_last_outcome(shop, words):
-    """A misspelt baseline is no outcome: `verdict` still shows the real one."""
+def test_a_gate_that_could_not_begin_leaves_the_last_outcome(shop, words, says):
+    """A misspelt baseline is no outcome: `verdict` still shows the real one.
+
+    Nor are cases said to be left out of a gate that there will not be.
+    """
     document.keep(LAST, shop / ".steelyard")
-    assert gate(*words).exit_code == USAGE
+    result = gate(*words)
+    assert result.exit_code == USAGE
+    assert says in result.output
+    assert "left out" not in result.stderr
     assert kept(shop) == LAST
 
 
@@ -157,13 +169,6 @@ def test_a_gate_that_could_not_begin_leaves_what_another_came_to(shop):
         refused()
     assert kept(shop) == LAST
     assert [one.name for one in folder.glob(".*")] == []
-
-
-def test_the_baseline_is_looked_at_before_cases_are_left_out(shop):
-    """What is left out of a gate that there will not be is noise."""
-    result = gate("nope")
-    assert "baseline 'nope' is no commit" in result.stdout
-    assert "left out" not in result.stderr
 
 
 def test_the_summary_names_the_commit_that_was_judged_by(shop, monkeypatch):

@@ -243,6 +243,7 @@ ENDINGS = [
     ((found(Verdict.SLOWER, tolerance=0.05),), REGRESSION),
     ((found(Verdict.SLOWER, tolerance=0.15),), FINE),
     ((found(Verdict.SLOWER, math.nan, tolerance=0.15),), REGRESSION),
+    ((found(Verdict.SLOWER, math.inf, tolerance=0.15),), REGRESSION),
     ((found(Verdict.SLOWER, accepted=True),), FINE),
     ((found(Verdict.SPREAD),), REGRESSION),
     ((found(Verdict.SPREAD, 0.8),), FINE),

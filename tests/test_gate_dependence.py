@@ -40,9 +40,10 @@ def test_a_change_far_beyond_that_is_reported_all_the_same():
     assert {one.verdict for one, _ in judged.values()} == {Verdict.SLOWER}
 
 
-@pytest.mark.parametrize("noise", [0.003, 0.02, 0.06])
-@pytest.mark.parametrize("cases", [1, 9, 100])
-@pytest.mark.parametrize("shared", [0.0, 0.02])
+@pytest.mark.parametrize(
+    ("noise", "cases", "shared"),
+    [(0.003, 1, 0.0), (0.02, 9, 0.02), (0.06, 100, 0.0), (0.003, 100, 0.02)],
+)
 def test_independent_noise_of_few_blocks_is_not_doubted(noise, cases, shared):
     """Nor is that which all cases of a block have in common."""
     fired = sum(

@@ -101,14 +101,6 @@ def test_what_a_case_may_move_is_what_it_is_measured_for():
     assert rules().policy([noisy, quiet], date(2027, 7, 1)) == POLICY
 
 
-def test_nothing_tolerates_what_is_no_number():
-    """Nor a failure, nor what is not resolved."""
-    nan = finding(ratio=float("nan"))
-    assert judged(nan).exit_code == 1
-    assert judged(finding(verdict=None)).exit_code == 2
-    assert judged(finding(verdict=Verdict.UNRESOLVED)).exit_code == 3
-
-
 @pytest.mark.parametrize(
     ("words", "fails"),
     [

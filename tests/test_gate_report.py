@@ -1,5 +1,4 @@
 import dataclasses
-import io
 import json
 import math
 import re
@@ -11,7 +10,7 @@ import shell
 from hypothesis import given
 from hypothesis import strategies as st
 from outcomes import CASE, finding, outcome
-from rich.console import Console
+from test_report import rendered
 
 from steelyard.analyse.verdict import Verdict
 from steelyard.errors import SteelyardError
@@ -34,9 +33,7 @@ KINDS = (
 
 def on_a_terminal(made, width=160):
     """Return what a terminal of the given width shows."""
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(*gate_terminal.page(made, width), sep="\n")
-    return console.export_text()
+    return rendered(gate_terminal.page(made, width), width)
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -100,6 +97,7 @@ def test_what_is_shown_of_an_outcome_is_golden(golden, name, shape):
     ("share", "text"),
     [
         (0.031, "3.1 %"),
+        (0.9971, "100 %"),
         (1.234, "123 %"),
         (0.0, "0 %"),
         (math.inf, "-"),
@@ -266,6 +264,8 @@ def test_annotations_stand_at_the_benchmarks_line(tmp_path):
     assert properties["title"] == f"{CASE} kernel/cold: regression"
     assert "\n1. 5 % more, or so" in message
     assert "file=suites/a%2C b%3A 100 %25.py,line=12," in line
+    (line,) = annotations.lines(outcome(finding(line=0)), tmp_path)
+    assert "line" not in decoded(line)[1]
 
 
 @given(st.text(), st.text(min_size=1))

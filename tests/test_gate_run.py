@@ -7,14 +7,12 @@ from dataclasses import replace
 import pytest
 import shell
 import trials
-from click.testing import CliRunner
 from fakes import case_of
 from shell import git
 from test_gate_sides import homes, project
 
 from steelyard.analyse.trial import METHOD_VERSION
 from steelyard.analyse.verdict import Verdict
-from steelyard.commands import main
 from steelyard.declare.mode import parse
 from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED, USAGE, SteelyardError
 from steelyard.gate import findings, stored
@@ -137,29 +135,6 @@ def test_a_gate_without_time_is_unresolved(shop):
     assert found["adding[n=1000]"]["verdict"] == "unresolved"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("nowhere",), "baseline 'nowhere' is no commit"),
-        (("HEAD", "-k", "nothing"), "nothing matched"),
-        (("HEAD", "nosuites"), "nosuites"),
-    ],
-)
-def test_what_cannot_be_compared_is_usage(shop, arguments, sentence):
-    """Never a pass, and never a traceback."""
-    code, output, errors = steelyard(shop, "gate", *arguments)
-    assert code == USAGE
-    assert sentence in output + errors
-    assert "Traceback" not in errors
-
-
-def test_a_gate_wants_a_baseline():
-    """The command says what it may be."""
-    done = CliRunner().invoke(main, ["gate"], standalone_mode=False)
-    assert isinstance(done.exception, SteelyardError)
-    assert "name a baseline" in str(done.exception)
-
-
 @pytest.mark.measuring
 def test_a_stored_run_tells_only_what_is_far_beyond_noise(shop):
     """Ten times the work is; the same work is unresolved, and the table says why."""
@@ -235,16 +210,16 @@ def test_runs_before_a_step_of_the_past_do_not_count():
         assert stored.judge([0.26], [0.26 + 0.4], past).verdict is Verdict.SLOWER
 
 
-@pytest.mark.parametrize("runs", [5, 8, 12, 24])
+@pytest.mark.parametrize("runs", [5, 8, 24])
 def test_few_runs_of_the_past_are_no_reason_for_an_alarm(runs):
     """Fewer than one of a thousand unchanged cases is slower, however few they are."""
     draw, found = random.Random(runs), Counter()
-    for _ in range(3000):
+    for _ in range(1000):
         past = [draw.gauss(0, 0.03) for _ in range(runs)]
         old, new = ([draw.gauss(0, 0.03)] for _ in range(2))
         found[stored.judge(old, new, past).verdict] += 1
-    assert found[Verdict.SLOWER] <= 3
-    assert found[Verdict.FASTER] <= 3
+    assert found[Verdict.SLOWER] <= 1
+    assert found[Verdict.FASTER] <= 1
 
 
 def fill(store, **changes):

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +14,7 @@ from urllib.parse import parse_qs, urlparse
 import junit_schema
 import outcomes
 import pytest
+import shell
 from shell import git
 
 from steelyard.errors import SteelyardError
@@ -116,14 +116,8 @@ def run_job(project, job, *, fork=False, **environment):
     for step in workflow()["jobs"][job]["steps"]:
         wanted = "if" not in step or "found=true" in outputs.read_text()
         if "run" in step and step.get("name") != "Set up" and wanted and not code:
-            done = subprocess.run(
-                ["bash", "-e", "-c", step["run"]],
-                cwd=project,
-                env=variables,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            command = ["bash", "-e", "-c", step["run"]]
+            done = shell.run(command, project, variables, check=False)
             code, said = done.returncode, said + done.stdout + done.stderr
     text = place / "summary.md"
     return SimpleNamespace(
@@ -162,20 +156,9 @@ class TestRun:
 
     def accept_and_run_again(self, project, outcome):
         """Accept in the policy: part of the pull request, it is reviewed there."""
-        command = [
-            STEELYARD,
-            "accept",
-            "total[impl=ours]",
-            "--reason",
-            "three is right",
-        ]
-        done = subprocess.run(
-            [*command, "--from", outcome],
-            cwd=project,
-            check=True,
-            capture_output=True,
-            text=True,
-        )
+        case, reason = "total[impl=ours]", "three is right"
+        command = [STEELYARD, "accept", case, "--reason", reason, "--from", outcome]
+        done = shell.run(command, project)
         assert "slower, accepted in" in done.stdout
         assert "three is right" in (project / "ci" / "policy.toml").read_text()
         again = run_job(project, "measured")
@@ -223,13 +206,8 @@ class TestRun:
         """A push that calls the workflow has no pull request to take one from."""
         assert run_job(project, "static", BASELINE="").code != 0
         for lane in ("static", "gate"):
-            done = subprocess.run(
-                [STEELYARD, "gate", "", "--lane", lane],
-                cwd=project,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            command = [STEELYARD, "gate", "", "--lane", lane]
+            done = shell.run(command, project, check=False)
             assert (done.returncode, done.stdout) == (4, "")
             assert "the baseline is empty" in done.stderr
 
@@ -346,14 +324,7 @@ def say(folder, api, **environment):
     names |= {"GITHUB_REPOSITORY": "us/project", "GH_TOKEN": "secret"}
     given = {"MEASURED": "", "STATIC": "https://github.com/r/2", **environment}
     assert set(step["env"]) | set(names) == set(names) | set(given)
-    return subprocess.run(
-        [sys.executable, "-c", step["run"]],
-        cwd=folder,
-        env=os.environ | names | given,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return shell.python("-c", step["run"], folder=folder, **(names | given))
 
 
 def unpacked(folder, project, lane):

@@ -48,28 +48,22 @@ def broken(b):
     raise RuntimeError("no library")
 
 
-def test_cases_of_a_gpu_are_left_out_with_a_sentence_where_there_is_none(seen):
+@pytest.mark.parametrize(
+    ("bodies", "devices", "kept", "left"),
+    [
+        ([on_cpu, on_gpu, on_cpu], [], [0, 2], f"1 case needs a GPU: {NO_DRIVER}"),
+        ([on_gpu] * 3, [], [], f"3 cases need a GPU: {NO_DRIVER}"),
+        ([on_cpu, on_gpu], [FIRST], [0, 1], ""),
+        ([broken], [], [0], ""),  # measuring it will say why
+    ],
+)
+def test_cases_of_a_gpu_are_left_out_with_a_sentence_where_there_is_none(
+    seen, bodies, devices, kept, left
+):
     """Never a failure, never silent; others stay in their order."""
-    seen(why=NO_DRIVER)
-    cases = [case_of(on_cpu), case_of(on_gpu), case_of(on_cpu)]
-    kept, left = plan.able(cases)
-    assert kept == [cases[0], cases[2]]
-    assert left == f"1 case needs a GPU: {NO_DRIVER}"
-    assert plan.able([cases[1]] * 3) == ([], f"3 cases need a GPU: {NO_DRIVER}")
-
-
-def test_with_a_gpu_nothing_is_left_out(seen):
-    """The sentence is empty."""
-    seen(FIRST)
-    cases = [case_of(on_cpu), case_of(on_gpu)]
-    assert plan.able(cases) == (cases, "")
-
-
-def test_a_case_that_cannot_be_described_is_kept_to_fail(seen):
-    """Measuring it will say why; that it needs a GPU is not known."""
-    seen(why=NO_DRIVER)
-    cases = [case_of(broken)]
-    assert plan.able(cases) == (cases, "")
+    seen(*devices, why="" if devices else NO_DRIVER)
+    cases = [case_of(body) for body in bodies]
+    assert plan.able(cases) == ([cases[place] for place in kept], left)
 
 
 def test_without_cases_of_a_gpu_nobody_asks_for_one(monkeypatch):
@@ -92,18 +86,13 @@ def test_without_cases_of_a_gpu_nobody_asks_for_one(monkeypatch):
         ("gpu-AACC", 1),
         ("aacc", 1),
         ("aabb0000-1111", 0),
+        ("12345678", 2),  # there are no ten million GPUs
     ],
 )
 def test_a_gpu_is_named_by_its_index_or_the_beginning_of_its_uuid(seen, asked, index):
     """As nvidia-smi prints it, with or without the mark, in any case."""
-    seen(FIRST, SECOND)
+    seen(FIRST, SECOND, device(2, "GPU-12345678-0000"))
     assert gpu.choose(asked) == index
-
-
-def test_eight_digits_are_the_beginning_of_a_uuid(seen):
-    """There are no ten million GPUs."""
-    seen(FIRST, device(1, "GPU-12345678-0000"))
-    assert gpu.choose("12345678") == 1
 
 
 @pytest.mark.parametrize(("asked", "what"), [("2", "no GPU"), ("aa", "2 GPUs")])

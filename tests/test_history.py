@@ -86,10 +86,13 @@ def test_runs_of_another_machine_or_method_are_left_out(store):
 
 
 def test_only_runs_of_a_tag_are_looked_at(store):
-    """Such as those of one branch."""
-    planted(store)
-    add(store, 40, 1e5, tags=("main",))
-    assert len(history(store, CASE, tag="main").points) == 1
+    """Those of gates and self-tests, which measure slow code on purpose, only so."""
+    for index, tag in enumerate(("", "main", "gate/head", "selftest")):
+        add(store, index, 1e5 * (index + 1), tags=(tag,) if tag else ())
+    assert len(history(store, CASE).points) == 2
+    for tag, time in (("main", 2e5), ("gate/head", 3e5)):
+        (point,) = history(store, CASE, tag=tag).points
+        assert point.estimate.value == time
 
 
 @pytest.mark.parametrize(
@@ -98,22 +101,14 @@ def test_only_runs_of_a_tag_are_looked_at(store):
         ("copi", None, None, "The nearest is copy"),
         (CASE, "latency/warm", None, "it was in kernel/warm"),
         (CASE, None, "nightly", "has the tag 'nightly'"),
+        ("crashed", None, None, "failed in all 1 runs"),  # and no empty picture
     ],
 )
 def test_what_there_is_not_is_one_sentence(store, case, mode, tag, said):
     """It names the nearest, or what there is."""
-    add(store, 0, 1e5)
+    add(store, 0, 1e5, beside=[trials.trial("crashed", error="it crashed")])
     with pytest.raises(SteelyardError, match=said):
         history(store, case, mode, tag)
-
-
-def test_runs_of_gates_and_selftests_are_no_history_unless_asked_for(store):
-    """Some of them measure code that was made slower on purpose."""
-    add(store, 0, 1e5)
-    add(store, 1, 2e5, tags=("gate/head",))
-    add(store, 2, 2e5, tags=("selftest",))
-    assert len(history(store, CASE).points) == 1
-    assert history(store, CASE, tag="gate/head").points[0].estimate.value == 2e5
 
 
 def test_runs_in_which_it_failed_are_said(store):
@@ -124,13 +119,6 @@ def test_runs_in_which_it_failed_are_said(store):
     found = history(store, CASE)
     assert (len(found.points), found.failed, found.left_out) == (1, 2, 0)
     assert "failed in 2 runs" in list(chart.lines(found, 80))
-
-
-def test_a_case_that_always_failed_has_no_history(store):
-    """It is an error, never an empty picture."""
-    add(store, 0, 1e5, error="it crashed")
-    with pytest.raises(SteelyardError, match="failed in all 1 runs"):
-        history(store, CASE)
 
 
 def test_runs_stand_in_the_order_of_their_commits_on_a_branch(store):

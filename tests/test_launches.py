@@ -155,7 +155,7 @@ def residual(x, w, v, u):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_values_are_written_over_what_nobody_reads_again(target, dtype):
     """Where they are computed element by element, or row by row."""
-    plan = plan_of(residual, *[((64, 64), dtype)] * 4, target=target)
+    plan = plan_of(residual, *[((80, 80), dtype)] * 4, target=target)
     over = [set(launch.writes) & set(launch.reads) for launch in plan.launches]
     assert sum(map(bool, over)) >= 3
     for number, homes in enumerate(over):
@@ -165,7 +165,7 @@ def test_values_are_written_over_what_nobody_reads_again(target, dtype):
             for home, into in zip(launch.writes, updates, strict=True):
                 assert (home in homes) == (into is not None)
                 assert into is None or reads[into] == home
-    assert plan.size == plan.bound <= 3 * 64 * 64 * (4 if dtype == "float32" else 2)
+    assert plan.size == plan.bound <= 3 * 80 * 80 * (4 if dtype == "float32" else 2)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
-from fakes import FakeClock, prepared
+from fakes import FakeClock, launching, prepared
 from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.measure import ledger
-from steelyard.prepare.work import CallableWork, realise
+from steelyard.prepare.work import realise
 from steelyard_device import cpu
 
 
@@ -15,6 +15,13 @@ def clock(monkeypatch):
     fake = FakeClock()
     monkeypatch.setattr(ledger, "perf_counter_ns", fake)
     return fake
+
+
+def parts_of(body, *, allocated=False):
+    """Return the parts of a call of the one case of a benchmark."""
+    description, buffers = prepared(body)
+    work = realise(description, buffers)
+    return ledger.parts(description, buffers, work, allocated=allocated)
 
 
 @given(
@@ -57,15 +64,7 @@ def test_a_plain_callable_is_all_kernel_but_for_the_call(clock):
         np.copyto(out, x)
         clock.time += 5000
 
-    def body(b):
-        x = b.input(2)
-        y = b.output(2)
-        return b.launch(spend, x, out=y)
-
-    description, buffers = prepared(body)
-    work = realise(description, buffers)
-    assert isinstance(work, CallableWork)
-    found = ledger.parts(description, buffers, work, allocated=False)
+    found = parts_of(launching(spend))
     assert found == {"submit": 0.0, "kernel": 5000.0}
 
 
@@ -79,9 +78,7 @@ def test_new_outputs_are_allocated_and_touched(shape, dtype):
         y = b.output(shape, dtype)
         return b.launch(lambda **_: None, out=y)
 
-    description, buffers = prepared(body)
-    work = realise(description, buffers)
-    found = ledger.parts(description, buffers, work, allocated=True)
+    found = parts_of(body, allocated=True)
     assert set(found) == {"allocate", "first_touch", "submit", "kernel"}
     assert found["allocate"] > 0
     assert found["first_touch"] >= 0
@@ -100,9 +97,7 @@ def test_updates_in_place_start_from_their_data_in_every_window(clock):
         u = b.inout(1, dist="constant", value=1.0)
         return b.launch(halve, u)
 
-    description, buffers = prepared(body)
-    work = realise(description, buffers)
-    ledger.parts(description, buffers, work, allocated=False)
+    parts_of(body)
     assert seen == [1.0] * ledger.WINDOWS
 
 
@@ -121,9 +116,7 @@ def test_a_native_launch_is_looked_into():
         x = b.input(2)
         return b.launch(Nothing(), x)
 
-    description, buffers = prepared(body)
-    work = realise(description, buffers)
-    found = ledger.parts(description, buffers, work, allocated=False)
+    found = parts_of(body)
     assert set(found) == {"submit", "synchronise", "kernel", "pack"}
     assert found["submit"] >= 0
 

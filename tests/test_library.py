@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from steelyard_kernels import library
+from steelyard_kernels import KernelFunction, library
 
 RNG = np.random.default_rng(42)
 
 
 def test_every_kernel_is_exported_once():
     """The library's names are its kernels' names."""
-    for name in library.__all__:
-        assert getattr(library, name).name == name
+    kernels = {k: v for k, v in vars(library).items() if isinstance(v, KernelFunction)}
+    assert {made.name for made in kernels.values()} == kernels.keys() >= {"adam"}
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 100, 100_003])

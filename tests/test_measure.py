@@ -8,7 +8,7 @@ from time import monotonic_ns
 
 import numpy as np
 import pytest
-from fakes import QUICK, case_of, negate
+from fakes import QUICK, case_of, launching, negate
 
 from steelyard import BenchmarkError, benchmark
 from steelyard.analyse.doubts import Doubt
@@ -170,14 +170,7 @@ class Cheat:
 @pytest.mark.parametrize("mode", ["kernel/cold", "kernel/warm", "latency/warm"])
 def test_work_that_stops_working_once_it_was_checked_is_found_out(mode, scale):
     """The untimed launch that warms the caches wrote what was then found right."""
-
-    def body(b):
-        x = b.input(10)
-        y = b.output(10)
-        b.check(np.negative, x)
-        return b.launch(Cheat(1), x, out=y)
-
-    trial = measured(body, mode, scale)
+    trial = measured(launching(Cheat(1), np.negative), mode, scale)
     assert (
         trial.error
         == "body: the work wrote nothing to y. Is it the buffer it was given?"
@@ -213,12 +206,7 @@ def test_work_that_raises_while_it_is_timed_keeps_its_samples(after, scale):
             raise ValueError("worn out")
         np.negative(x, out=out)
 
-    def body(b):
-        x = b.input(10)
-        y = b.output(10)
-        return b.launch(target, x, out=y)
-
-    trial = measured(body, "latency/warm", scale)
+    trial = measured(launching(target), "latency/warm", scale)
     assert "the work raised ValueError: worn out (test_measure.py:" in trial.error
     assert os.sched_getaffinity(0) == mask
 
@@ -234,12 +222,9 @@ def test_threads_are_started_before_the_caller_is_pinned(scale):
             one.join()
         np.negative(x, out=out)
 
-    def body(b):
-        x = b.input(10)
-        y = b.output(10)
-        return b.launch(target, x, out=y)
-
-    trial = measured(body, "latency/warm", scale, replace(QUICK, check=False))
+    trial = measured(
+        launching(target), "latency/warm", scale, replace(QUICK, check=False)
+    )
     assert trial.error is None
     assert masks == [os.sched_getaffinity(0)]
 
@@ -250,12 +235,7 @@ def test_without_checks_nothing_is_compared_and_that_is_doubted(scale):
     def reference(_):
         raise AssertionError("it was asked")
 
-    def body(b):
-        x = b.input(10)
-        y = b.output(10)
-        b.check(reference, x)
-        return b.launch(lambda *_, **__: None, x, out=y)
-
+    body = launching(lambda *_, **__: None, reference)
     trial = measured(body, "latency/warm", scale, replace(QUICK, check=False))
     assert trial.error is None
     assert Doubt.UNCHECKED in trial.doubts

@@ -34,8 +34,10 @@ def test_two_modes_never_share_a_text(one, other):
 @pytest.mark.parametrize(
     ("text", "mode"),
     [
-        ("kernel", Mode("kernel", "cold", "throughput")),
-        ("kernel/warm", Mode("kernel", "warm", "throughput")),
+        ("kernel", DEFAULTS[0]),
+        ("kernel/cold", Mode("kernel", "cold", "throughput")),
+        ("kernel/warm", DEFAULTS[1]),
+        ("kernel/warm/throughput", Mode("kernel", "warm", "throughput")),
         ("kernel/throughput", Mode("kernel", "cold", "throughput")),
         ("kernel/warm/dependent", Mode("kernel", "warm", "dependent")),
         ("per_launch/64", Mode("per_launch", "warm", "throughput", 64)),
@@ -71,8 +73,3 @@ def test_an_unknown_word_is_named_beside_the_known_ones(text, word):
     said = str(caught.value)
     assert f"has the word {word!r}; expected one of " in said
     assert "Write for example kernel/cold" in said
-
-
-def test_a_kernel_is_measured_cold_and_warm_unless_told_otherwise():
-    """The two defaults are modes one can also ask for."""
-    assert tuple(parse(str(mode)) for mode in DEFAULTS) == DEFAULTS

@@ -1,7 +1,5 @@
 """One axis, or the mode, across a table."""
 
-import re
-
 import pytest
 import trials
 from test_report import rendered
@@ -34,27 +32,27 @@ def calls(**more):
     return rows.rows(found)
 
 
-def test_modes_go_across_in_their_order_and_every_cell_has_its_error():
-    """What was not measured is a dash; an axis of one value is in the title."""
-    (found,) = pivot.sheets(calls(), "mode")
-    assert found.title == "call[n=8]"
-    assert titles(found) == (
-        "impl",
-        "per_launch/warm",
-        "per_launch/warm/10",
-        "per_launch/warm/100",
-    )
-    numpy, ours = sorted(found.rows)
-    assert numpy[3] == "-"
-    assert all(re.fullmatch(r"[\d.]+ ns ± [\d.]+ %.*", cell) for cell in ours[1:])
-    assert ours[1].startswith("919.5 ns")
+def test_what_goes_across_is_golden(golden):
+    """Modes in their order; each cell has its error, and a mark where it is doubted.
+
+    What was not measured is a dash; an axis of one value is in the title. Below are
+    tables of ratios, paired within blocks, and of what is wanted and known, then what
+    doubts mean and what failed: of nothing there is no table.
+    """
+    failed = trials.trial("call[n=9]", (), error="call[n=9]: it is wrong.")
+    made = calls(facts={"items": 2}, doubts=("drifting",))
+    shown = [*rows.relative_to(made, "impl=numpy"), *rows.rows([failed])]
+    wanted = columns.read("cpu,items,watts")
+    text = rendered(pivot.page(shown, "mode", 100, wanted), 100)
+    golden("".join(f"{line.rstrip()}\n" for line in text.splitlines()))
+    assert pivot.sheets(rows.rows([failed]), "n") == []
 
 
 def test_values_of_an_axis_go_across_as_numbers():
-    """100 is behind 20; the one mode there is ends the title."""
+    """100 is behind 20; the one mode ends the title; who has no such axis is left out."""
     sizes = (100, 3, 20)
-    made = rows.rows(t for n in sizes for t in measured(f"copy[n={n}]", axes={"n": n}))
-    (found,) = pivot.sheets(made, "n")
+    made = [t for n in sizes for t in measured(f"copy[n={n}]", axes={"n": n})]
+    (found,) = pivot.sheets(rows.rows([*made, *measured("b[m=1]")]), "n")
     assert titles(found) == ("n=3", "n=20", "n=100")
     assert found.title == "copy kernel/warm"
     assert len(found.rows) == 1
@@ -72,24 +70,6 @@ def test_shapes_are_written_as_in_case_ids():
     assert {line[0] for line in found.rows} == {"64x768", "4096x768"}
 
 
-def test_wanted_columns_are_tables_below_that_of_time():
-    """Processor time and items a second; what nobody knows has no table."""
-    made = calls(facts={"items": 2})
-    found = pivot.sheets(made, "mode", columns.read("cpu,items,watts"))
-    assert [one.title for one in found] == [
-        "call[n=8]",
-        "call[n=8] CPU",
-        "call[n=8] item/s",
-    ]
-
-
-def test_ratios_to_a_reference_have_a_table():
-    """Paired within blocks, as in the rows."""
-    found = pivot.sheets(rows.relative_to(calls(), "impl=numpy"), "impl")
-    assert found[-1].title == "call[n=8] relative"
-    assert "1.000" in found[-1].rows[0]
-
-
 def test_an_axis_that_no_case_has_is_refused():
     """The nearest is told; a mode is always there, and nothing has no axes."""
     points = [row.axes for row in calls()]
@@ -98,12 +78,6 @@ def test_an_axis_that_no_case_has_is_refused():
         pivot.require(points, "imp")
     with pytest.raises(SteelyardError, match="there are none"):
         pivot.require([], "n")
-
-
-def test_benchmarks_without_the_axis_have_no_table():
-    """Others have theirs."""
-    made = rows.rows([*measured("a[n=1]"), *measured("b[m=1]")])
-    assert [one.title for one in pivot.sheets(made, "n")] == ["a kernel/warm"]
 
 
 @pytest.mark.parametrize("width", [20, 60, 80, 200])
@@ -117,17 +91,6 @@ def test_what_is_too_wide_goes_on_below(width):
         assert len(parts[-1].rows) == 1
     text = rendered(pivot.page(calls(), "mode", 200), 200)
     assert all(cell in text for line in whole.rows for cell in line)
-
-
-def test_a_cell_with_doubts_is_marked_and_failures_are_told():
-    """A mark says that there is more to read; no table of nothing is made."""
-    failed = [trials.trial("call[n=9]", (), error="call[n=9]: it is wrong.")]
-    doubted = measured("call[n=8]", doubts=("drifting",))
-    text = rendered(pivot.page(rows.rows(doubted + failed), "n", 120), 120)
-    assert "% ?" in text
-    assert "drifting: later samples" in text
-    assert "it is wrong." in text
-    assert pivot.sheets(rows.rows(failed), "n") == []
 
 
 def test_markdown_is_one_table_whatever_its_width():

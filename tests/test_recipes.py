@@ -6,7 +6,6 @@ that writes down how it was called.
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -95,15 +94,8 @@ def calls(tmp_path, monkeypatch):
 def ran(line, **variables):
     """Run a shell's line with a scheduler's variables, and steelyard on the path."""
     beside = f"{os.environ['PATH']}{os.pathsep}{Path(sys.executable).parent}"
-    done = subprocess.run(
-        ["sh", "-c", line],
-        env=os.environ | {"PATH": beside} | variables,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    own = os.environ | {"PATH": beside} | variables
+    return shell.run(["sh", "-c", line], None, own).stdout
 
 
 def parsed(words):

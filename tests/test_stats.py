@@ -41,15 +41,14 @@ def test_the_rank_is_that_of_the_binomial_distribution(count):
         assert tail(rank - 1) <= 0.025 < tail(rank + 2)
 
 
-@pytest.mark.parametrize("count", [6, 7, 20, 55, 200])
+@pytest.mark.parametrize("count", [6, 20, 200])
 @pytest.mark.parametrize(
     ("draw", "truth"),
     [
-        (lambda r: r.lognormvariate(0, 0.5), 1.0),
         (lambda r: r.paretovariate(1.2), 2 ** (1 / 1.2)),
         (lambda r: r.uniform(0, 1) if r.random() < 0.6 else 9.0, 5 / 6),
     ],
-    ids=["log-normal", "heavy tail", "two groups"],
+    ids=["heavy tail", "two groups"],
 )
 def test_the_interval_holds_the_median_of_any_distribution(draw, truth, count):
     """At least 95 % of the time, by simulation; less three standard errors of the simulation."""
@@ -62,8 +61,13 @@ def quantised(mean, spread):
     return lambda r: 32 * math.floor(r.gauss(mean, 32 * spread) / 32 + r.random())
 
 
-@pytest.mark.parametrize("phase", [0.0, 0.05, 0.2, 0.25, 0.4, 0.5])
-@pytest.mark.parametrize("spread", [0.0, 0.1, 0.3, 0.5, 1.0, 2.0, 3.0])
+@pytest.mark.parametrize(
+    ("spread", "phase"),
+    [
+        *((0.0, 0.05), (0.0, 0.5), (0.1, 0.0), (0.1, 0.25), (0.3, 0.2), (0.3, 0.5)),
+        *((0.5, 0.4), (1.0, 0.05), (2.0, 0.25), (3.0, 0.0)),
+    ],
+)
 def test_a_quantised_clocks_interval_holds_the_time(phase, spread):
     """However little the time varies, at any phase of a tick, from 30 samples on.
 
@@ -84,8 +88,10 @@ def test_a_quantised_clocks_estimate_nears_the_time_with_more_samples(phase, spr
     assert abs(found.value - mean) <= 3 * 32 * math.hypot(spread, 0.5) / math.sqrt(4000)
 
 
-@pytest.mark.parametrize("share", [0.3, 0.45, 0.5, 0.55, 0.7])
-@pytest.mark.parametrize("mean", [2_000.0, 50_000.0, 250_000.0])
+@pytest.mark.parametrize(
+    ("share", "mean"),
+    [(0.3, 2_000.0), (0.45, 250_000.0), (0.5, 50_000.0), (0.7, 50_000.0)],
+)
 def test_times_on_a_machine_that_pulses_are_averaged(share, mean):
     """In two heaps 3 % apart, of whatever shares: between them a median would jump."""
 

@@ -330,13 +330,29 @@ def leave_a_log(path):
     assert path.with_name("steelyard.db-wal").stat().st_size > 0
 
 
-def test_a_text_file_is_not_a_store_and_stays_as_it_is(tmp_path):
-    """A file that is not SQLite is refused before anything is written."""
+def recipes(path):
+    """Make a database of somebody else's."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE recipes (name TEXT)")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda path: path.write_text("weights and measures"), "store.*weights and"),
+        (Path.mkdir, "is a directory"),
+        (recipes, r"something else.*recipes"),
+    ],
+)
+def test_what_is_not_a_store_is_refused_and_stays_as_it_is(tmp_path, make, says):
+    """Before anything is written: no table of ours is added."""
     path = tmp_path / "notes.txt"
-    path.write_text("weights and measures")
-    with pytest.raises(StoreError, match=r"not a steelyard store.*weights and"):
+    make(path)
+    before = path.is_file() and path.read_bytes()
+    with pytest.raises(StoreError, match=says):
         Store.open(str(path))
-    assert path.read_text() == "weights and measures"
+    assert before == (path.is_file() and path.read_bytes())
 
 
 def test_a_second_look_at_an_open_store_keeps_the_locks_of_the_first(path):
@@ -353,22 +369,6 @@ def test_a_second_look_at_an_open_store_keeps_the_locks_of_the_first(path):
         with Store.open(str(path)):
             pass
         assert locks() == before > 0
-
-
-def test_a_folder_is_not_a_store(tmp_path):
-    """A folder's name where a file is expected is one sentence."""
-    with pytest.raises(StoreError, match=r"is a directory"):
-        Store.open(str(tmp_path))
-
-
-def test_a_database_of_something_else_is_refused(tmp_path):
-    """The sentence names the foreign tables; no table of ours is added."""
-    path = tmp_path / "other.db"
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE recipes (name TEXT)")
-    connection.close()
-    with pytest.raises(StoreError, match=r"something else.*recipes"):
-        Store.open(str(path))
 
 
 @pytest.mark.parametrize("keep", [100, 4096, 9000])
