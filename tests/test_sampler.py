@@ -102,13 +102,15 @@ def test_a_record_keeps_raw_ticks_and_relative_starts():
     assert all(cpu >= 0 for cpu in samples.cpu)
 
 
-def test_no_window_has_less_than_no_processor_time(monkeypatch):
-    """The pool idled for longer than the window: a store would refuse to read it."""
+def test_a_window_has_the_callers_time_however_long_the_pool_idled(monkeypatch):
+    """What the process had is known late: less what its threads idled, it may be nothing."""
     used = iter(range(0, 10**12, 10**10))
     monkeypatch.setattr(stream, "pool_used", lambda: (1, next(used)))
+    own = iter(range(0, 10**3, 10))
+    monkeypatch.setattr(stream, "thread_time_ns", lambda: next(own))
     record = Record()
     sample(spoken([]), record, seed=0, samples=4)
-    assert record.samples().cpu == (0, 0, 0, 0)
+    assert record.samples().cpu == (10, 10, 10, 10)
 
 
 def test_an_empty_record_is_empty_samples():

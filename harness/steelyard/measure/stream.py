@@ -7,7 +7,12 @@ import statistics
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from time import CLOCK_MONOTONIC_RAW, clock_gettime_ns, process_time_ns
+from time import (
+    CLOCK_MONOTONIC_RAW,
+    clock_gettime_ns,
+    process_time_ns,
+    thread_time_ns,
+)
 from typing import Any, Final
 
 from steelyard.analyse.stats import QUANTISED_SHARE
@@ -72,11 +77,12 @@ class HostStream:
         self.flush_caches()
         lost = preemptions()
         pool = pool_used()
-        cpu = process_time_ns()
+        cpu, own = process_time_ns(), thread_time_ns()
         record.began = record.began or other_clock()
         start, stop = self.window(self.count)
         record.ended = other_clock()
-        cpu = _of_work(process_time_ns() - cpu, pool, pool_used())
+        own = thread_time_ns() - own
+        cpu = max(own, _of_work(process_time_ns() - cpu, pool, pool_used()))
         lost = preemptions() - lost
         require_forward(record, start, stop)
         return [record.add(start, stop, self.count * self.unit, cpu, lost)]
@@ -153,7 +159,8 @@ def _of_work(spent: int, before: tuple[int, int], after: tuple[int, int]) -> int
     """Return the processor time of a window without what our pool's threads idled.
 
     They flushed the caches before it and looked for more; if the work launched on the
-    pool, their time is its. It is read around the process's, so may be more than that.
+    pool, their time is its. It may be more than the process's: that is read within, and
+    Linux adds what other threads had to it some milliseconds late.
     """
     return max(0, spent - (after[1] - before[1]) * (before[0] == after[0]))
 
