@@ -6,7 +6,7 @@ that work which leaves them as they are, or writes only part, is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from steelyard.measure.one_case import placed
 from steelyard.measure.prepared import PreparedCase
 from steelyard.measure.regions import window_of
 from steelyard.prepare import work
-from steelyard.prepare.buffers import Buffers
 from steelyard.prepare.problems import Area
 
 
@@ -54,23 +53,35 @@ class Solver:
         """Launch on each problem of a range, and keep what was left."""
         buffers = self._prepared.buffers
         with placed(self._prepared):
-            self._solve(first, last, buffers)
+            solve(
+                range(first, last), self._area, buffers.write, self._launch, self._left
+            )
 
-    def _solve(self, first: int, last: int, buffers: Buffers) -> None:
-        for number in range(first, last):
-            for name, data in self._area.given.items():
-                buffers.write(name, np.asarray(data[number]))
-            self._launch()
-            for name, place in self._area.left.items():
-                new = self._new.get(name)
-                left = buffers.read(name) if new is None else _host(new)
-                place[number] = left
+    def _left(self, name: str) -> Any:
+        new = self._new.get(name)
+        return self._prepared.buffers.read(name) if new is None else _host(new)
 
     def end(self) -> None:
         """Give the case its own data again."""
         self._prepared.buffers.draw(self._prepared.buffers.seed)
         self._prepared.buffers.restore()
         self._prepared.buffers.poison()
+
+
+def solve(
+    numbers: Iterable[int],
+    area: Area,
+    write: Callable[[str, NDArray[Any]], None],
+    launch: Callable[[], Any],
+    read: Callable[[str], Any],
+) -> None:
+    """Launch on some problems, and keep what each launch left."""
+    for number in numbers:
+        for name, data in area.given.items():
+            write(name, np.asarray(data[number]))
+        launch()
+        for name, place in area.left.items():
+            place[number] = read(name)
 
 
 def _host(array: Any) -> NDArray[Any]:

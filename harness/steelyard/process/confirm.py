@@ -17,6 +17,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import clock_gettime_ns, perf_counter_ns, sleep, thread_time_ns
 from typing import Any, Final, Self
@@ -30,10 +31,12 @@ from steelyard.analyse.trial import Trial
 from steelyard.declare.benchmark import Description, named
 from steelyard.declare.handles import CUDA, Handle
 from steelyard.declare.mode import Mode
+from steelyard.measure.solving import solve
 from steelyard.prepare import checking, problems
 from steelyard.prepare.problems import Area
 from steelyard.process import scratch
 from steelyard.units import duration
+from steelyard_device import cpu
 
 TIMES: Final = 2.0
 """How much longer launches on new data may take: caches and branch predictors know the
@@ -64,12 +67,9 @@ on any new data."""
 SLOW: Final = 500_000_000
 """Nanoseconds after which there are no more rounds."""
 
-CALL: Final = {"cpu": 20_000, CUDA: 200_000}
-"""Nanoseconds of each problem beside its launch and its bytes: calls of Python, on a GPU
-copies that wait."""
-
-COPIES: Final = {"cpu": 2, CUDA: 6}
-"""How much longer the worker may take to copy a problem than this process."""
+LONGER: Final = {"cpu": 4, CUDA: 40}
+"""How much longer the worker may take beside its launch than this process takes for the
+same steps around nothing, at about the same moment: on a GPU its copies wait."""
 
 MARGIN: Final = 500_000
 """Nanoseconds by which answers to two messages may differ where others are at work."""
@@ -254,10 +254,6 @@ class _Case:
             return 0
         return max(problems.FEW, min(max(FEWEST, min(enough, MOST)), BYTES // each))
 
-    def allowed(self, floor: float) -> float:
-        """Return what a problem may take beside its launch."""
-        return COPIES[self.device] * floor + CALL[self.device]
-
     def wrong(self, got: Mapping[str, Any], problem: _Problem, number: int) -> str:
         """Say which result of a problem is wrong; nothing of right or unknown ones."""
         left = {name: np.asarray(got[name][number]) for name in self.results}
@@ -278,12 +274,15 @@ class _Rounds:
         self._path = folder / "problems"
         self._shared = Area.opened(self._path, case.handles, problem.count)
         self._left = {name: a.copy() for name, a in self._shared.left.items()}
+        self._idle = Area(problem.given, {n: a.copy() for n, a in self._left.items()})
+        every = self._left | dict(problem.given)
+        self._own = {n: np.zeros(a.shape[1:], a.dtype) for n, a in every.items()}
+        self._null = cpu.null()
         self._error = ""
 
     def all(self) -> tuple[float, str]:
         """Return the nanoseconds that a problem takes at least, and what is wrong."""
         case, count = self._case, self._problem.count
-        allowed = case.allowed(min(self._copying() for _ in range(3)) / count)
         self._take(0, 0)  # whatever is prepared
         nothing = min(MESSAGE, *(self._take(0, 0) for _ in range(3))) + MARGIN
         self._take(0, 1)  # what is loaded at first
@@ -292,8 +291,11 @@ class _Rounds:
         while solved + each <= count and (
             least == math.inf or perf_counter_ns() - began < SLOW
         ):
-            took = self._take(solved, solved + each)
-            least = min(least, (took - nothing) / each - allowed)
+            steps = range(solved, solved + each)
+            around = self._around_nothing(steps)
+            took = self._take(steps.start, steps.stop)
+            beside = LONGER[case.device] * max(around, self._around_nothing(steps))
+            least = min(least, (took - nothing - beside) / each)
             solved += each
         self._take(0, 0, ends=True)
         wrong = (case.wrong(self._left, self._problem, n) for n in range(solved))
@@ -321,17 +323,15 @@ class _Rounds:
         none = self._case.device == CUDA
         return _Spent() if none else _Spent.of(self._asked.process)
 
-    def _copying(self) -> int:
-        """Return the nanoseconds of copying all problems as the worker does."""
+    def _around_nothing(self, numbers: range) -> int:
+        """Return the nanoseconds that problems take which are copied and not solved."""
         start = thread_time_ns()
-        for arrays in (self._problem.given, self._shared.left):
-            for array in arrays.values():
-                own = np.zeros_like(array[:1])
-                for number in range(len(array)):
-                    one = array[number : number + 1]
-                    pair = (own, one) if arrays is self._problem.given else (one, own)
-                    np.copyto(*pair)
+        launch = partial(self._null.window, 1)
+        solve(numbers, self._idle, self._write, launch, self._own.__getitem__)
         return thread_time_ns() - start
+
+    def _write(self, name: str, data: NDArray[Any]) -> None:
+        self._own[name][...] = data
 
 
 @dataclass(frozen=True, slots=True)
