@@ -108,13 +108,29 @@ def spins() -> bool:
     Libraries' threads wait actively for a while after a launch; these do not end.
     """
     for _ in range(SPINS):
-        used = process_time_ns()
+        used, waited = process_time_ns(), _waited()
         sleep(MOMENT)
-        quiet = process_time_ns() - used < BUSY * MOMENT * 1e9
+        used = process_time_ns() - used
         # On a busy machine such a thread waits for a processor all the while.
-        if quiet and not _runnable():
+        wanted = used + _waited() - waited
+        if wanted < BUSY * MOMENT * 1e9 and not _runnable():
             return False
     return True
+
+
+def threads(process: int | str = "self") -> dict[str, tuple[int, int]]:
+    """Return by thread what each has had of processors, and waited for one (ns)."""
+    found = {}
+    for file in Path(f"/proc/{process}/task").glob("*/schedstat"):
+        with suppress(OSError, ValueError):  # it ended
+            had, waited, _ = map(int, file.read_text().split())
+            found[file.parent.name] = had, waited
+    return found
+
+
+def _waited() -> int:
+    own = str(threading.get_native_id())
+    return sum(waited for name, (_, waited) in threads().items() if name != own)
 
 
 def _runnable() -> bool:

@@ -14,6 +14,7 @@ import math
 import os
 import secrets
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ from steelyard.analyse.trial import Trial
 from steelyard.declare.benchmark import Description, named
 from steelyard.declare.handles import CUDA, Handle
 from steelyard.declare.mode import Mode
+from steelyard.machine import neighbours
 from steelyard.measure.solving import solve
 from steelyard.prepare import checking, problems
 from steelyard.prepare.problems import Area
@@ -77,8 +79,6 @@ MARGIN: Final = 500_000
 MESSAGE: Final = 500_000
 """Nanoseconds that a message without a problem takes at most: a worker that is slow to
 answer such ones would have its time taken off the others'."""
-
-OWN: Final = "/proc/thread-self/schedstat"
 
 PROCESS: Final = 2
 """What makes a clock of a process's number: the time of processors (`clock_getcpuclockid`)."""
@@ -346,12 +346,9 @@ class _Spent:
     @classmethod
     def of(cls, process: int) -> Self:
         """Return that of a process, and the waiting of this thread; 0 if it is gone."""
-        threads = {}
-        for file in (Path(OWN), *Path(f"/proc/{process}/task").glob("*/schedstat")):
-            with suppress(OSError, ValueError):
-                had, waited, _ = map(int, file.read_text().split())
-                own = str(file) == OWN
-                threads[file.parent.name] = (0 if own else had, waited)
+        own = str(threading.get_native_id())
+        _, waited = neighbours.threads().get(own, (0, 0))
+        threads = neighbours.threads(process) | {own: (0, waited)}
         try:
             return cls(clock_gettime_ns(~process << 3 | PROCESS), threads)
         except OSError:
