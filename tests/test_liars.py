@@ -24,6 +24,8 @@ ONLY = {
     "stack": ("kernel/warm", "latency/warm", "latency/warm/allocated"),
 }
 """Modes in which these are lies: what they say of others is true."""
+TOGETHER = {"blocks", "spinning"}
+"""Patches whose modes share a process, as in a run: others are put back with theirs."""
 ACTS = {Act.OPEN, Act.FAIL}
 
 
@@ -47,10 +49,10 @@ def trials(tmp_path_factory):
     for lie in liars.PATCHES:
         for mode in map(parse, MODES):
             turns.append((block, cases[lie], mode))
-            block += lie != "blocks"  # a process each: what is patched is put back
+            block += lie not in TOGETHER
         if lie == "blocks":
             turns += [(block + 1, cases[lie], mode) for mode in map(parse, MODES)]
-            block += 2
+        block += 2 * (lie in TOGETHER)
     plan = [PlannedTrial(position, *turn) for position, turn in enumerate(turns)]
     seen = {}
     how = Settings(precision=0.05, flush_bytes=64 << 20)
