@@ -218,16 +218,17 @@ def test_a_run_without_a_gpu_compares_with_one_that_had_it():
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_a_narrow_comparison_folds_cases_and_cuts_no_figure(width):
-    """Two cases that differ at their ends can be told apart."""
+    """Two cases that differ at their ends can be told apart; figures may go on below."""
     made = compare.compare(side(), side(1.05))
     run = trials.run()
-    page = rendered(comparison.page(run, run, [], made, width), width)
+    page = rendered(comparison.page(run, run, [], made), width)
     table = page.split("settings are the same")[1]
     head, _, first, *lines = table.strip().split("\n")
-    assert [first.count(figure) for figure in (" us", "1.050")] == [2, 3]
+    assert [table.count(figure) for figure in (" us ", "1.050")] == [2, 3]
     folded = "".join(line[: head.index("mode")].strip() for line in (first, *lines))
     assert folded.startswith(CASE)
     assert "…" not in table
+    assert max(map(len, table.splitlines()[:-4])) <= width
 
 
 def test_a_comparison_is_exported_with_every_number():

@@ -33,7 +33,7 @@ KINDS = (
 
 def on_a_terminal(made, width=160):
     """Return what a terminal of the given width shows."""
-    return rendered(gate_terminal.page(made, width), width)
+    return rendered(gate_terminal.page(made), width)
 
 
 @pytest.mark.parametrize("width", [80, 100])

@@ -89,7 +89,7 @@ def test_a_failed_block_is_told_and_left_out_of_the_estimate():
 def test_no_trials_make_no_rows_and_an_empty_page():
     """A run that was interrupted at once still has a report."""
     assert rows.rows([]) == []
-    assert list(tables.page([], 80)) == []
+    assert list(tables.page([])) == []
 
 
 def test_a_clock_that_reads_zero_gives_zero_and_no_rate():
@@ -97,7 +97,7 @@ def test_a_clock_that_reads_zero_gives_zero_and_no_rate():
     (row,) = rows.rows([trials.trial(ticks=[0] * 8, block=b) for b in range(2)])
     assert row.estimate.value == 0
     assert row.rate("bytes") is None
-    assert "0.00" in rendered(tables.page([row], 160))
+    assert "0.00" in rendered(tables.page([row]))
 
 
 def test_odd_figures_are_written_without_exponents_and_zeros():
@@ -146,19 +146,27 @@ def test_an_unknown_reference_is_one_sentence(text, says):
         rows.relative_to(rows.rows(family("a", "b")), text)
 
 
-def test_lines_of_a_pipe_have_no_blanks_at_their_ends(capsys):
-    """A table pads them, which is of use to a terminal alone."""
-    for part in tables.page(rows.rows(family("a", "b")), 160):
+def test_a_pipe_has_80_columns_without_blanks_at_their_ends(capsys, monkeypatch):
+    """What has no room goes on below, with what tells the rows apart; nothing is lost."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    long = {"mode": "latency/warm/allocated/64", "doubts": ("drifting", "unchecked")}
+    call = [trials.trial("call[impl=ours_alone]", axes={"impl": "o"}, **long)]
+    for part in tables.page(rows.rows([*family("a", "b"), *call, *family("c")])):
         tables.console().print(part)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) > 4
+    for part in tables.page(with_peaks(of_gpu(**long), of_gpu(mode="latency/warm"))):
+        tables.console().print(part)
+    out = capsys.readouterr().out
+    lines = out.splitlines()
     assert lines == [line.rstrip(" ") for line in lines]
+    assert 70 < max(map(len, lines)) <= 80
+    shown = re.sub(r"\n *", " ", out)
+    assert shown.count("drifting, one-block, unchecked") == 2
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 160])
 def test_a_narrow_terminal_loses_columns_not_figures(width):
     """Time and interval stay whole at any width that holds them."""
-    text = rendered(tables.page(rows.rows(family("a", "b")), width), width)
+    text = rendered(tables.page(rows.rows(family("a", "b"))), width)
     head = next(line for line in text.splitlines() if "impl" in line)
     assert "time" in head
     assert "95 %" in head
@@ -169,7 +177,7 @@ def test_a_narrow_terminal_loses_columns_not_figures(width):
 
 def ledgers(made, width=160):
     """Return the lines of the ledgers of trials."""
-    return rendered(tables.ledgers(rows.rows(made), width), width).splitlines()
+    return rendered(tables.ledger_sheets(rows.rows(made)), width).splitlines()
 
 
 def test_a_narrow_ledger_is_split_and_nothing_is_folded():
@@ -206,7 +214,7 @@ def test_parts_of_a_call_that_are_more_than_it_are_explained(kernel, told):
     call = trials.trial(
         mode="latency/warm", ticks=[1000] * 40, ledger={"kernel": float(kernel)}
     )
-    text = rendered(tables.page(rows.rows([call]), 160))
+    text = rendered(tables.page(rows.rows([call])))
     assert ("parts are measured apart from the call" in text) is told
 
 
@@ -342,7 +350,7 @@ def screens():
         headers[f"header_of_{name}_caches"] = replace(run, machine=machine)
     return (
         {
-            name: tables.page(with_peaks(*made), 200, ["celsius"])
+            name: tables.page(with_peaks(*made), ["celsius"])
             for name, made in shown.items()
         }
         | {name: [tables.run_header(one)] for name, one in headers.items()}
@@ -426,7 +434,7 @@ def test_a_frequency_that_was_missed_is_no_frequency():
     run = trials.run(machine=trials.FACTS | {"gpu": trials.GPU})
     (told,) = json_report.report(run, [missed])["trials"]
     assert (told["mhz"], told["mhz_least"]) == (1980, 1980)
-    assert " 1980 " in rendered(tables.page(with_peaks(missed), 200, ["mhz"]), 200)
+    assert " 1980 " in rendered(tables.page(with_peaks(missed), ["mhz"]), 200)
 
 
 def test_a_gpus_row_is_exported_with_all_it_knows():

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from steelyard.report import text
-from steelyard.report.grid import fitting, grid
+from steelyard.report.grid import grid
 from steelyard.units import NOTHING
 from steelyard_device.timings_print import duration
 from steelyard_lock import space_report
@@ -34,21 +34,17 @@ CACHES: Final = ("look up", "keep")
 Columns = dict[str, Callable[[Row], str]]
 
 
-def tables(rows: Sequence[Row], width: int) -> Iterator[RenderableType]:
-    """Yield a line a row: its times, its phases and what it came to.
-
-    More tables than one where that is wider than `width`, each with what tells the rows
-    apart: a number is never cut.
-    """
+def tables(rows: Sequence[Row]) -> Iterator[RenderableType]:
+    """Yield a line a row: its times, its phases and what it came to."""
     columns = {**_times(rows), **_phases(rows)}
     if any("registers" in row.facts for row in rows):
         names = ("registers", "spills", "code bytes")
         columns |= {name: _fact(RESOURCES[name]) for name in names}
     columns |= {"hash": _hash, "compiler": _fact("compiler")}
-    yield from _shown(f"build/{rows[0].cache}", rows, columns, width)
+    yield from _shown(f"build/{rows[0].cache}", rows, columns)
 
 
-def launches(rows: Sequence[Row], width: int) -> Iterator[RenderableType | str]:
+def launches(rows: Sequence[Row]) -> Iterator[RenderableType | str]:
     """Yield the launches of every row that has several, and their memory."""
     for row in rows:
         found = row.facts.get("launches", ())
@@ -59,20 +55,19 @@ def launches(rows: Sequence[Row], width: int) -> Iterator[RenderableType | str]:
         if lines:
             heads = ("launch", "computes"), ("bytes", "schedule")
             title = f"launches of {row.point.label}"
-            whole = grid(title, *heads, tuple(lines))
-            yield from (part.shown() for part in fitting(whole, width))
+            yield grid(title, *heads, tuple(lines))
             size, least = (row.facts[f"workspace_{n}"] for n in ("bytes", "bound"))
             yield f"workspace: {size} bytes, at least {least} are live at once"
 
 
-def resources(rows: Sequence[Row], width: int) -> Iterator[RenderableType | str]:
+def resources(rows: Sequence[Row]) -> Iterator[RenderableType | str]:
     """Yield what a GPU's code takes, beside what the model expected; nothing of none."""
     held = [row for row in rows if "registers" in row.facts]
     if not held:
         return
     columns = {title: _fact(name) for title, name in RESOURCES.items()}
     columns |= {"error": _estimate_error, "hash": _hash}
-    yield from _shown("resources", held, columns, width)
+    yield from _shown("resources", held, columns)
     yield (
         "registers, stack and spills (bytes) of a thread; shared memory (bytes) of a "
         f"block; counts of instructions; {_model_error(held)}"
@@ -80,7 +75,7 @@ def resources(rows: Sequence[Row], width: int) -> Iterator[RenderableType | str]
 
 
 def _shown(
-    title: str, rows: Sequence[Row], columns: Columns, width: int
+    title: str, rows: Sequence[Row], columns: Columns
 ) -> Iterator[RenderableType]:
     """Yield the tables of some rows."""
     heads = _heads(rows)
@@ -88,8 +83,7 @@ def _shown(
         tuple(cell(row) for cell in (*heads.values(), *columns.values()))
         for row in rows
     ]
-    whole = grid(title, tuple(heads), tuple(columns), tuple(lines))
-    yield from (part.shown() for part in fitting(whole, width))
+    yield grid(title, tuple(heads), tuple(columns), tuple(lines))
 
 
 def passes(found: Mapping[str, Sequence[tuple[str, int]]]) -> Iterator[RenderableType]:
@@ -97,7 +91,7 @@ def passes(found: Mapping[str, Sequence[tuple[str, int]]]) -> Iterator[Renderabl
     for label, taken in found.items():
         lines = tuple((name, duration(time)) for name, time in taken)
         title = f"passes of LLVM, once: {label}"
-        yield grid(title, ("pass",), ("time",), lines).shown()
+        yield grid(title, ("pass",), ("time",), lines)
 
 
 def dumps(

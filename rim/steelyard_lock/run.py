@@ -91,13 +91,9 @@ def spaces(points: Sequence[Point], asked: CompileOptions) -> bool:
     if asked.as_json:
         click.echo(space_report.space_dumps(made))
     elif len(asked.threads) > 1 or asked.alone:
-        show(lambda width: space_report.sweep_page(made, width))
+        show(space_report.sweep_page(made))
     else:
-        show(
-            lambda width: (
-                p for space in made for p in space_report.space_page(space, width)
-            )
-        )
+        show(part for space in made for part in space_report.space_page(space))
     if spans and asked.printed and not asked.as_json:
         click.echo(spans.table(), nl=False)
     return not any(space.failures for space in made)
@@ -127,16 +123,16 @@ def rows(points: Sequence[Point], asked: CompileOptions) -> bool:
     if asked.as_json:
         click.echo(report.dumps(found, shown, passes, sheets))
     else:
-        show(lambda width: report.tables(found, width))
-        show(lambda width: report.launches(found, width))
+        show(report.tables(found))
+        show(report.launches(found))
         if asked.resources:
             if any("registers" in row.facts for row in found):
                 click.echo()
             else:
                 click.echo("no resources: they are of cuda targets", err=True)
-            show(lambda width: report.resources(found, width))
-        show(lambda _: report.passes(passes))
-        show(lambda width: space_report.sheets(sheets, width))
+            show(report.resources(found))
+        show(report.passes(passes))
+        show(space_report.sheets(sheets))
         if shown is not None:
             click.echo(f"\n{shown.table()}", nl=False)
         for row in found:

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from steelyard.report.grid import fitting, grid
+from steelyard.report.grid import grid
 from steelyard.units import NOTHING
 from steelyard_device.timings_print import duration
 from steelyard_kernels.artifact import Artifact, Failure
@@ -42,7 +42,7 @@ OF_CANDIDATES: Final = (
 )
 
 
-def space_page(space: Space, width: int) -> Iterator[RenderableType]:
+def space_page(space: Space) -> Iterator[RenderableType]:
     """Yield a table by schedule, the stages, and what there is to say in a line."""
     titles = ("compile", *OF_CANDIDATES, "hash", "note")
     several = len(space.kernels) > 1
@@ -54,8 +54,7 @@ def space_page(space: Space, width: int) -> Iterator[RenderableType]:
         for number, owner in enumerate(space.owners)
     )
     heads = (*("launch",) * several, "schedule")
-    whole = grid(space.label, heads, titles, lines)
-    yield from (part.shown() for part in fitting(whole, width))
+    yield grid(space.label, heads, titles, lines)
     yield (
         "compile: in a group, a candidate's own time in ptxas and its share of the rest "
         "by the length of its text"
@@ -66,7 +65,7 @@ def space_page(space: Space, width: int) -> Iterator[RenderableType]:
     ]
     stages.append(("all", NOTHING, duration(space.batch.wall)))
     sums = ("summed over workers", "wall")
-    yield grid("stages", ("stage",), sums, tuple(stages)).shown()
+    yield grid("stages", ("stage",), sums, tuple(stages))
     facts = space.facts()
     yield (
         f"\n{space.label}: {facts['candidates']} candidates, {facts['distinct']} "
@@ -83,16 +82,16 @@ LOWERING: Final = ("simplify", "schedule", "lower", "verify")
 """Phases that take a program to loops: "lower" of a sheet."""
 
 
-def sheets(spaces: Sequence[Space], width: int) -> Iterator[RenderableType | str]:
+def sheets(spaces: Sequence[Space]) -> Iterator[RenderableType | str]:
     """Yield what each kernel's builds took, the last time, and all with each number."""
     for point in dict.fromkeys(space.point for space in spaces):
         own = [space for space in spaces if space.point == point]
-        yield from _kernels(own[-1], width)
+        yield from _kernels(own[-1])
         if len(own) > 1:
-            yield from sweep_page(own, width)
+            yield from sweep_page(own)
 
 
-def _kernels(space: Space, width: int) -> Iterator[RenderableType]:
+def _kernels(space: Space) -> Iterator[RenderableType]:
     """Yield a line a kernel, and all of them: summed over workers, and by the wall."""
     lines, sums = [], [0, 0, 0, 0]
     seen: set[int] = set()  # kernels of one text are compiled once
@@ -129,11 +128,10 @@ def _kernels(space: Space, width: int) -> Iterator[RenderableType]:
     lines.append(("all", "wall", count, *map(duration, walls)))
     titles = "candidates", "lower", "emit", "compile", "all"
     title = f"kernels of {space.label}"
-    whole = grid(title, ("launch", "computes"), titles, tuple(lines))
-    yield from (part.shown() for part in fitting(whole, width))
+    yield grid(title, ("launch", "computes"), titles, tuple(lines))
 
 
-def sweep_page(spaces: Sequence[Space], width: int) -> Iterator[RenderableType]:
+def sweep_page(spaces: Sequence[Space]) -> Iterator[RenderableType]:
     """Yield a line a space: stages summed over workers and by the wall, failures."""
     beside = {
         stage.name
@@ -144,8 +142,7 @@ def sweep_page(spaces: Sequence[Space], width: int) -> Iterator[RenderableType]:
     found = [dict(_sweep_cells(space, beside)) for space in spaces]
     lines = tuple(tuple(cells.values()) for cells in found)
     titles = tuple(found[0])
-    whole = grid("stages, summed over workers", titles[:3], titles[3:], lines)
-    yield from (part.shown() for part in fitting(whole, width))
+    yield grid("stages, summed over workers", titles[:3], titles[3:], lines)
     for space in spaces:
         if said := drivers.sentence(space):
             yield f"{space.label}: {said}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -11,19 +11,16 @@ import click
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-PAGE: Final = 320
-"""Columns where there is no terminal to ask: a row stays one line of a file."""
-
 CLEAR: Final = "\r\x1b[K"
 """Back to the start of the line, and erase it (ECMA-48, EL)."""
 
 
-def show(parts: Callable[[int], Iterator[RenderableType]]) -> None:
-    """Print parts that are made for the width of the terminal, tables apart."""
+def show(parts: Iterable[RenderableType]) -> None:
+    """Print parts, tables apart."""
     from steelyard.report import tables
 
-    console = tables.console(page=PAGE)
-    for place, part in enumerate(parts(console.width)):
+    console = tables.console()
+    for place, part in enumerate(parts):
         if place and not isinstance(part, str):
             console.print()
         console.print(part, markup=False)

@@ -115,7 +115,7 @@ def command(
             if place != "off":
                 done.keep(place)
             if not as_json:
-                show(partial(tuning_report.tuning_page, done))
+                show(tuning_report.tuning_page(done))
         if as_json:
             click.echo(tuning_report.dumps(made))
         elif place != "off":
@@ -130,7 +130,7 @@ def _list(found: Sequence[Point], *, as_json: bool) -> None:
     if as_json:
         click.echo(tuning_report.space_dumps(tried))
     for space in () if as_json else tried:
-        show(partial(tuning_report.space_page, space))
+        show(tuning_report.space_page(space))
 
 
 def _tuned(

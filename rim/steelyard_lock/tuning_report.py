@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steelyard.analyse import rows as analysed
 from steelyard.report import text
-from steelyard.report.grid import fitting, grid
+from steelyard.report.grid import grid, sheet_of
 from steelyard.units import NOTHING
 from steelyard_device.timings_print import duration
 from steelyard_lock.tuning import Space, Tuning
@@ -20,23 +20,23 @@ SHOWN: Final = 5
 """Failures that are printed; JSON has all."""
 
 
-def space_page(space: Space, width: int) -> Iterator[RenderableType]:
+def space_page(space: Space) -> Iterator[RenderableType]:
     """Yield every candidate by its prediction, and every refusal with its reason."""
     lines = [
         (schedule.label, duration(prediction.total))
         for schedule, prediction in space.ranked
     ]
     title = f"{space.point.label}: {len(lines)} candidates"
-    whole = grid(title, ("schedule",), ("predicted",), tuple(lines))
-    yield from (part.shown() for part in fitting(whole, width))
+    yield grid(title, ("schedule",), ("predicted",), tuple(lines))
     if space.refused:
         refused = tuple((schedule.label, why) for schedule, why in space.refused)
         title = f"{len(refused)} refused: a schedule that..."
-        yield grid(title, ("schedule",), ("why",), refused).shown()
+        titles = ("schedule", "why")
+        yield sheet_of(titles, refused, title=title, folds=titles)
     yield f"{space.point.label}: {len(lines)} candidates, {len(space.refused)} refused"
 
 
-def tuning_page(found: Tuning, width: int) -> Iterator[RenderableType]:
+def tuning_page(found: Tuning) -> Iterator[RenderableType]:
     """Yield the finalists, and what there is to say in a few lines."""
     ranks = {s.label: n for n, (s, _) in enumerate(found.space.ranked, 1)}
     lines = []
@@ -55,8 +55,7 @@ def tuning_page(found: Tuning, width: int) -> Iterator[RenderableType]:
             )
         )
     titles = ("time", "95 %", "over heuristic's", "95 %", "place by the model")
-    whole = grid(f"finalists: {found.point.label}", ("schedule",), titles, tuple(lines))
-    yield from (part.shown() for part in fitting(whole, width))
+    yield grid(f"finalists: {found.point.label}", ("schedule",), titles, tuple(lines))
     yield "\n" + "\n".join(_sentences(found)) + "\n"
 
 

@@ -68,5 +68,5 @@ def command(
         assert write is not None, shape
         click.echo(write(Compared(*sides, around, made)), nl=False)
     elif json_file != "-":
-        for part in comparison.page(*sides, around, made, console.width):
+        for part in comparison.page(*sides, around, made):
             console.print(part)

@@ -124,7 +124,7 @@ def _alone(
     planned = {str(turn.mode) for turn in outcome.turns}
     then = [trial for trial in found.trials if trial.mode in planned]
     ratios = compare.compare(then, outcome.trials)
-    console.print(*comparison.ratios(ratios, console.width), sep="\n")
+    console.print(*comparison.ratios(ratios), sep="\n")
     progress.ending(outcome, chosen.store)
     return outcome.exit_code
 

@@ -18,7 +18,8 @@ from steelyard.report import junit as xml
 from steelyard.report.grid import Line, sheet_of
 from steelyard.store.codec import strict
 
-HEADS: Final = ("claim", "case", "mode", "bound", "measured", "95 %", "verdict", "note")
+NUMBERS: Final = ("measured", "95 %", "bound")
+HEADS: Final = ("claim", *NUMBERS, "verdict", "case", "mode", "note")
 
 STYLES: Final = {
     State.HOLDS: "green",
@@ -64,11 +65,11 @@ def page(found: Sequence[Judged]) -> Iterator[RenderableType]:
     shown: list[Line] = []
     before = ""
     for one in found:
-        name, *cells, state, why = cells_of(one)
+        name, *numbers, state, case, mode, why = cells_of(one)
         said = Text(state, style=STYLES.get(one.state, "dim"))
-        shown.append((name * (name != before), *cells, said, why))
+        shown.append((name * (name != before), *numbers, said, case, mode, why))
         before = name
-    yield sheet_of(HEADS, shown, folds={"claim", "case", "note"}).shown()
+    yield sheet_of(HEADS, shown, right=NUMBERS, folds={"claim", "case", "note"})
     yield Text(f"\n{headline(found)}", style="bold red" if exit_code(found) else "bold")
 
 
@@ -87,12 +88,12 @@ def cells_of(one: Judged) -> tuple[str, ...]:
     case = f"{one.case} / {related}" if one.base else one.case
     return (
         claim.name,
-        case or ", ".join(claim.cases),
-        claim.mode,
-        ", ".join(map(str, claim.bounds)),
         _number(seen.value, first) if seen else units.NOTHING,
         _interval(seen, first) if seen else units.NOTHING,
+        ", ".join(map(str, claim.bounds)),
         str(one.state),
+        case or ", ".join(claim.cases),
+        claim.mode,
         one.why,
     )
 
@@ -115,7 +116,7 @@ def _number(value: float, bound: Bound, count: int = 4) -> str:
 def _markdown(found: Sequence[Judged], run: Run | None) -> Iterator[str]:
     yield from (f"> {line}  " for line in (text.header(run) if run else ()))
     yield from ("", f"**{headline(found)}**", "")
-    yield from sheet_of(HEADS, map(cells_of, found)).markdown()
+    yield from sheet_of(HEADS, map(cells_of, found), right=NUMBERS).markdown()
 
 
 def _line(one: Judged) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def _line(one: Judged) -> dict[str, Any]:
 
 def _entry(one: Judged) -> xml.Entry:
     """Return a line as a test: what fails fails, what is not judged is skipped."""
-    name, case, mode, bound, measured, interval, state, why = cells_of(one)
+    name, measured, interval, bound, state, case, mode, why = cells_of(one)
     said = f"{state}: {measured} {interval}, expected {bound}"
     return xml.Entry(
         group=name,

@@ -28,7 +28,7 @@ def page(made: Sequence[Row]) -> Iterator[RenderableType]:
     found = [(row, by_clock(row)) for row in made]
     group = [(row, clocks) for row, clocks in found if len(clocks) > 1]
     if group:
-        yield _sheet(group).shown()
+        yield _sheet(group)
     for row, clocks in group:
         read = [(trials[-1].clock, together(trials)) for trials in clocks.values()]
         kernels = max(trial.facts.get("kernels", 1) for trial in row.trials)
@@ -58,7 +58,7 @@ def _sheet(group: Sequence[tuple[Row, Mapping[str, Sequence[Trial]]]]) -> Sheet[
             lines.append((*where, name, *_bar(trials)))
             where = ("", "")
     titles = ("case", "mode", "clock", *READ)
-    return sheet_of(titles, lines, title="clocks", right=READ, folds={"case"})
+    return sheet_of(titles, lines, title="clocks", names=3, right=READ, folds={"case"})
 
 
 def beside(title: str, clocks: Mapping[str, Sequence[Trial]]) -> Sheet[Line]:

@@ -43,9 +43,9 @@ def of(
     for name in names:
         if name not in shared:
             number = all(isinstance(r.axes.get(name, 0), (int, float)) for r in group)
-            yield Column(name, _axis(name), right=number)
+            yield Column(name, _axis(name), right=number, names=True)
     if len({row.mode for row in group}) > 1:
-        yield Column("mode", lambda row: row.mode, right=False)
+        yield Column("mode", lambda row: row.mode, right=False, names=True)
     yield Column("time", text.time)
     yield Column("95 %", lambda row: text.margin(row.estimate))
     yield Column("min", lambda row: units.duration(row.minimum), sheds=3)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from steelyard import units
@@ -16,30 +14,22 @@ from steelyard.analyse.run import Run
 from steelyard.analyse.stats import Estimate
 from steelyard.report import text
 from steelyard.report.grid import Line, Sheet, sheet_of
-from steelyard.report.tables import ABOVE
-
-NARROW: Final = 100
-"""Columns below which each side's own interval is left out: the ratio has one."""
 
 
 def page(
-    base: Run,
-    new: Run,
-    around: Sequence[Difference],
-    made: Sequence[Comparison],
-    width: int,
+    base: Run, new: Run, around: Sequence[Difference], made: Sequence[Comparison]
 ) -> Iterator[RenderableType]:
     """Yield both headers, what differs around them, and the ratios."""
     yield from heading(base, new, around)
-    yield from ratios(made, width)
+    yield from ratios(made)
 
 
-def ratios(made: Sequence[Comparison], width: int) -> Iterator[RenderableType]:
+def ratios(made: Sequence[Comparison]) -> Iterator[RenderableType]:
     """Yield the ratios and what they mean."""
-    shown = sheet(made, width)
+    shown = sheet(made)
     if not any(one.note for one in made):
         shown = replace(shown, columns=shown.columns[:-1])
-    yield Padding(shown.shown(), ABOVE, expand=False)
+    yield from ("", shown)
     alone = [c for c in made if c.ratio is None]
     yield Text(
         f"\nratio: time of new / base from blocks of the same number, with its 95 % "
@@ -49,24 +39,24 @@ def ratios(made: Sequence[Comparison], width: int) -> Iterator[RenderableType]:
     )
 
 
-def sheet(made: Sequence[Comparison], width: int = NARROW) -> Sheet[Line]:
-    """Return a line a case and mode: both times, the ratio, its interval and a note."""
-    numbers = ("base", "new", "ratio", "95 %")
+def sheet(made: Sequence[Comparison]) -> Sheet[Line]:
+    """Return a line a case and mode: the ratio, its interval, both times and a note."""
+    numbers = ("ratio", "95 %", "base", "new")
     titles, folds = ("case", "mode", *numbers, "note"), {"case", "note"}
-    return sheet_of(titles, (_line(o, width) for o in made), right=numbers, folds=folds)
+    return sheet_of(titles, map(_line, made), names=2, right=numbers, folds=folds)
 
 
-def _line(one: Comparison, width: int) -> Line:
+def _line(one: Comparison) -> Line:
     ratio = one.ratio
     return (
         one.case,
         one.mode,
-        _time(one.base, width),
-        _time(one.new, width),
         Text(units.figures(ratio.value) if ratio else units.NOTHING, _style(one)),
         f"{ratio.low:.3f} to {ratio.high:.3f}"
         if ratio and ratio.known
         else units.NOTHING,
+        _time(one.base),
+        _time(one.new),
         one.note,
     )
 
@@ -82,7 +72,7 @@ def heading(
         return
     lines = ((one.group, one.name, one.base, one.new) for one in around)
     titles = ("differs", "", "base", "new")
-    yield sheet_of(titles, lines, folds=titles).shown()
+    yield sheet_of(titles, lines, folds=titles)
 
 
 def _style(one: Comparison) -> str:
@@ -92,8 +82,7 @@ def _style(one: Comparison) -> str:
     return "bold red" if one.ratio.value > 1 else "bold green"
 
 
-def _time(estimate: Estimate | None, width: int) -> str:
+def _time(estimate: Estimate | None) -> str:
     if estimate is None:
         return units.NOTHING
-    own = f" {text.margin(estimate)}" if width >= NARROW else ""
-    return f"{units.duration(estimate.value)}{own}"
+    return f"{units.duration(estimate.value)} {text.margin(estimate)}"

@@ -71,7 +71,7 @@ def page(run: Run, row: Row) -> Iterator[RenderableType]:
         f"{'s' * (count != 1)}"
         f" · {text.gigabytes(row)} GB/s{near} · {row.histogram()}"
     )
-    yield replace(blocks(row), title="").shown()
+    yield replace(blocks(row), title="")
     yield _facts(groups(row))
     yield Text(f"$ {reproduce(run, row)}", style="bold")
 

@@ -48,4 +48,4 @@ def table(found: Sequence[Finding]) -> RenderableType:
         )
         for one in found
     )
-    return sheet_of(titles, lines, folds=titles).shown()
+    return sheet_of(titles, lines, folds=titles)

@@ -6,11 +6,9 @@ import contextlib
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from steelyard.analyse.verdict import Verdict
@@ -35,16 +33,13 @@ EVIDENCE: Final = ("95 %", "blocks", "detectable")
 NUMBERS: Final = ("change", *EVIDENCE)
 TITLES: Final = ("case", "mode", "verdict", *NUMBERS, "doubts", "note")
 
-NARROW: Final = 100
-"""Columns below which the interval and the blocks are left out."""
 
-
-def page(outcome: Outcome, width: int = tables.PAGE) -> Iterator[RenderableType]:
+def page(outcome: Outcome) -> Iterator[RenderableType]:
     """Yield what a terminal shows: the rows, what explains the bad ones, the ending."""
     every = words.in_order(outcome)
     rows = [one for one in every if words.kind(one) != Verdict.IDENTICAL_CODE]
     if rows:
-        yield Padding(_table(rows, width), tables.ABOVE, expand=False)
+        yield from ("", sheet(rows))
     if len(rows) < len(every):
         yield Text(f"\nidentical code, not measured: {words.names(every)}")
     for one in every:
@@ -88,19 +83,13 @@ def sheet(findings: Sequence[Finding]) -> Sheet[Finding]:
             title,
             _cell(at),
             right=title in NUMBERS,
-            sheds=title in EVIDENCE,
             folds=title == "case",
+            names=title in {"case", "mode"},
         )
         for at, title in enumerate(TITLES)
         if title not in hidden
     ]
     return Sheet("", columns, findings)
-
-
-def _table(findings: Sequence[Finding], width: int) -> RenderableType:
-    whole = sheet(findings)
-    kept = [c for c in whole.columns if width >= NARROW or not c.sheds]
-    return replace(whole, columns=kept).shown()
 
 
 def _cell(at: int) -> Callable[[Finding], Cell]:
@@ -142,8 +131,7 @@ def write(
         files.save(str(output), dumps(outcome, shape), "--output", hint)
     elif shape == "table":
         with _no_commands() if annotations else contextlib.nullcontext():
-            console = tables.console()
-            console.print(*page(outcome, console.width), sep="\n")
+            tables.console().print(*page(outcome), sep="\n")
     else:
         sys.stdout.write(dumps(outcome, shape))
     if annotations:

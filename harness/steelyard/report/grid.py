@@ -1,4 +1,4 @@
-"""Tables: what they hold, for a terminal and as Markdown, and split to fit. Pure."""
+"""Tables: what they hold, as Markdown, and for a terminal, split to fit it. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 from steelyard.units import NOTHING
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.table import Table
     from rich.text import Text
 
 PADDING: Final = 2
 """Columns behind a cell."""
 
-DIVIDER: Final = 1
-"""Columns of what the box draws between two cells: a space."""
+BETWEEN: Final = PADDING + 1
+"""Columns between two cells: the box draws a space."""
 
+READABLE: Final = 20
+"""Columns that folded text has at least."""
 
 T = TypeVar("T")
 
@@ -39,6 +42,16 @@ class Column(Generic[T]):
     stays."""
     folds: bool = False
     """Whether its text is wrapped where the terminal is narrow."""
+    names: bool = False
+    """Whether it says which row it is: every part of a table that is split has it."""
+
+    def width(self, rows: Iterable[T]) -> int:
+        """Return the columns of a terminal that it takes at least."""
+        from rich.cells import cell_len
+
+        cells = [self.title, *(str(self.cell(row)) for row in rows)]
+        longest = max(cell_len(line) for cell in cells for line in cell.split("\n"))
+        return min(longest, READABLE) if self.folds else longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +73,59 @@ class Sheet(Generic[T]):
         for cells in ([c.title for c in self.columns], marks, *self.lines()):
             yield "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
 
-    def shown(self) -> RenderableType:
-        """Return it for a terminal, below its title."""
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        """Show it in parts that fit, one below the other."""
+        from rich.text import Text
+
+        for place, part in enumerate(self.fitting(options.max_width)):
+            if place:
+                yield ""
+            if self.title:
+                yield Text(self.title, style="bold")
+            yield part.table()
+
+    def fitting(self, width: int) -> Iterator[Sheet[T]]:
+        """Yield parts of it that are no wider, without the columns that go first.
+
+        Each part has the columns that name its rows, folded where that makes room, and
+        leaves out rows of which it has nothing.
+        """
+        sized = [(one, one.width(self.rows)) for one in self.columns]
+        while _total(sized) > width and any(one.sheds for one, _ in sized):
+            sized.remove(max(sized, key=lambda pair: pair[0].sheds))
+        heads = [pair for pair in sized if pair[0].names]
+        rest = [pair for pair in sized if not pair[0].names]
+        if _total(sized) <= width or not rest:
+            yield replace(self, columns=[one for one, _ in sized])
+            return
+        if _total(heads) + BETWEEN + max(size for _, size in rest) > width:
+            heads = [(replace(h, folds=True), min(n, READABLE)) for h, n in heads]
+        room = width - _total(heads)
+        while rest:
+            ends = itertools.accumulate(BETWEEN + size for _, size in rest)
+            count = max(1, sum(end <= room for end in ends))
+            part = [replace(c, folds=c.folds or n > room) for c, n in rest[:count]]
+            columns = [*(one for one, _ in heads), *part]
+            if rows := _full(self.rows, part):
+                yield replace(self, columns=columns, rows=rows)
+            rest = rest[count:]
+
+    def table(self) -> Table:
+        """Return it as rich has tables: one, however wide."""
         from rich import box
-        from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(
+        made = Table(
             box=box.SIMPLE_HEAD,
             pad_edge=False,
             show_edge=False,
             padding=(0, PADDING, 0, 0),
         )
         for column in self.columns:
-            table.add_column(
+            made.add_column(
                 Text(column.title),
                 justify="right" if column.right else "left",
                 no_wrap=not column.folds,
@@ -82,8 +133,8 @@ class Sheet(Generic[T]):
             )
         for row in self.rows:
             cells = (column.cell(row) for column in self.columns)
-            table.add_row(*(Text(c) if isinstance(c, str) else c for c in cells))
-        return Group(Text(self.title, style="bold"), table) if self.title else table
+            made.add_row(*(Text(c) if isinstance(c, str) else c for c in cells))
+        return made
 
 
 Line: TypeAlias = "tuple[str | Text, ...]"
@@ -94,12 +145,22 @@ def sheet_of(
     lines: Iterable[Line],
     *,
     title: str = "",
+    names: int = 1,
     right: Collection[str] = (),
     folds: Collection[str] = (),
 ) -> Sheet[Line]:
-    """Return a table of lines that are made already; ``right`` and ``folds`` are titles."""
+    """Return a table of lines that are made already.
+
+    The first ``names`` columns say which line it is; ``right`` and ``folds`` are titles.
+    """
     columns: list[Column[Line]] = [
-        Column(name, itemgetter(at), name in right, folds=name in folds)
+        Column(
+            name,
+            itemgetter(at),
+            right=name in right,
+            folds=name in folds,
+            names=at < names,
+        )
         for at, name in enumerate(titles)
     ]
     return Sheet(title, columns, tuple(lines))
@@ -109,30 +170,17 @@ def grid(
     title: str, heads: Sequence[str], titles: Sequence[str], lines: Iterable[Line]
 ) -> Sheet[Line]:
     """Return a table whose ``heads`` say which line it is; ``titles`` are of numbers."""
-    whole = sheet_of((*heads, *titles), lines, title=title)
-    numbers = (replace(one, right=True) for one in whole.columns[len(heads) :])
-    return replace(whole, columns=(*whole.columns[: len(heads)], *numbers))
+    whole = sheet_of((*heads, *titles), lines, title=title, names=len(heads))
+    return replace(
+        whole, columns=[replace(one, right=not one.names) for one in whole.columns]
+    )
 
 
-def width_of(column: Column[T], rows: Iterable[T]) -> int:
-    """Return the columns of a terminal that a column takes."""
-    from rich.cells import cell_len
-
-    cells = (cell_len(str(column.cell(row))) for row in rows)
-    return PADDING + DIVIDER + max(cell_len(column.title), *cells)
+def _total(sized: Sequence[tuple[Column[T], int]]) -> int:
+    """Return the columns of a terminal that columns of these sizes take."""
+    return sum(size + BETWEEN for _, size in sized) - BETWEEN
 
 
-def fitting(whole: Sheet[T], width: int) -> Iterator[Sheet[T]]:
-    """Yield it in parts that fit, one below the other; rows of nothing are left out.
-
-    The columns of text that it begins with say which row it is: every part has them.
-    """
-    heads = tuple(itertools.takewhile(lambda one: not one.right, whole.columns))
-    rest = whole.columns[len(heads) :]
-    room = width - sum(width_of(one, whole.rows) for one in heads)
-    sizes = [width_of(one, whole.rows) for one in rest]
-    while rest:
-        count = max(1, sum(end <= room for end in itertools.accumulate(sizes)))
-        part, rest, sizes = rest[:count], rest[count:], sizes[count:]
-        full = [r for r in whole.rows if {str(c.cell(r)) for c in part} != {NOTHING}]
-        yield Sheet(whole.title, (*heads, *part), full)
+def _full(rows: Iterable[T], part: Sequence[Column[T]]) -> list[T]:
+    """Return the rows of which any of these columns has something."""
+    return [r for r in rows if not {str(c.cell(r)) for c in part} <= {"", NOTHING}]

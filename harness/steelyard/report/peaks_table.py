@@ -29,7 +29,7 @@ def _copies(times: Mapping[str, Mapping[str, float]]) -> RenderableType:
             cells += [units.duration(time) if time else "-", rate]
         lines.append(tuple(cells))
     titles = [name for cache in times for name in (cache, "")]
-    return sheet_of(("copy of", *titles), lines, right=titles).shown()
+    return sheet_of(("copy of", *titles), lines, right=titles)
 
 
 def _rates(rates: Mapping[str, Mapping[str, float]]) -> RenderableType:
@@ -38,4 +38,4 @@ def _rates(rates: Mapping[str, Mapping[str, float]]) -> RenderableType:
         (dtype, *(units.rate(found[u], "op") if u in found else "-" for u in kinds))
         for dtype, found in rates.items()
     ]
-    return sheet_of(("dtype", *kinds), lines, right=kinds).shown()
+    return sheet_of(("dtype", *kinds), lines, right=kinds)

@@ -9,7 +9,6 @@ from itertools import groupby
 from typing import Any, Final
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from steelyard import units
@@ -18,7 +17,7 @@ from steelyard.analyse.run import Run
 from steelyard.declare.axes import text_of
 from steelyard.errors import SteelyardError
 from steelyard.report import columns, tables, text
-from steelyard.report.grid import Line, Sheet, fitting, grid
+from steelyard.report.grid import Line, Sheet, grid
 
 MODE: Final = "mode"
 DOUBTED: Final = " ?"
@@ -111,18 +110,17 @@ def _time(row: Row) -> str:
 
 
 def page(
-    made: Sequence[Row], across: str, width: int, wanted: Sequence[str] = ()
+    made: Sequence[Row], across: str, wanted: Sequence[str] = ()
 ) -> Iterator[RenderableType]:
     """Yield what a terminal shows: the tables, what doubts mean, and what failed."""
     for one in sheets(made, across, wanted):
-        for part in fitting(one, width):
-            yield Padding(part.shown(), tables.ABOVE, expand=False)
+        yield from ("", one)
     hints = tables.hints(made)
     if hints is not None:
         said = (
             "a time that ends in ? has doubts: `steelyard show` without --across says"
         )
-        yield Padding(Text(f"{said} which."), tables.ABOVE, expand=False)
+        yield Text(f"\n{said} which.")
         yield hints
     failed = tables.failures(made)
     if failed is not None:

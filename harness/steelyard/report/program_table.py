@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from steelyard import units
@@ -15,7 +14,6 @@ from steelyard.machine import mangled
 from steelyard.process import perfetto
 from steelyard.process.perfetto import Recording, Span, Work
 from steelyard.report.grid import Line, sheet_of
-from steelyard.report.tables import ABOVE
 from steelyard.units import NOTHING
 
 LISTED: Final = 20
@@ -56,7 +54,7 @@ def page(events: Events, found: Ledger) -> Iterator[RenderableType]:
     if found.launches:
         lines = list(_lines(events, found))
         table = sheet_of(TITLES, lines, right=TITLES[1:], folds={"what"})
-        yield Padding(table.shown(), ABOVE, expand=False)
+        yield from ("", table)
     if events.about["spans"]:
         yield Text(f"\nour own spans\n{events.about['spans']}")
     if events.about["refused"]:

@@ -7,23 +7,21 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from steelyard.analyse.sizes import POWER
 from steelyard.analyse.verdict import Policy
 from steelyard.gate.calibration import Counts, Tally, share
 from steelyard.report.grid import sheet_of
-from steelyard.report.tables import ABOVE
 
 
 def page(tally: Tally, policy: Policy) -> Iterator[RenderableType]:
     """Yield the false alarms, what was found of what was injected, and each case."""
     yield Text(alarms(tally))
     if tally.injected:
-        yield Padding(_power(tally, policy), ABOVE, expand=False)
+        yield from ("", _power(tally, policy))
     if tally.blocks:
-        yield Padding(_cases(tally, policy), ABOVE, expand=False)
+        yield from ("", _cases(tally, policy))
     for (case, mode), why in sorted(tally.failed.items()):
         yield Text(f"failed: {why or case} ({mode})", style="red")
 
@@ -56,7 +54,7 @@ def _power(tally: Tally, policy: Policy) -> RenderableType:
         right = _counted(fit.get(size, (0, 0)))
         lines.append((f"{size:+.0%}", *_counted(counts), interval, *right))
     names = ("found", "", "95 %", "of rows that should show it", "")
-    return sheet_of(("injected", *names), lines, right=names).shown()
+    return sheet_of(("injected", *names), lines, right=names)
 
 
 def _counted(counts: Counts) -> Sequence[str]:
@@ -73,9 +71,10 @@ def _cases(tally: Tally, policy: Policy) -> RenderableType:
         least = f"{100 * known[key]:.1f} %" if key in known else "too few blocks"
         lines.append((*key, str(len(blocks)), noise, least))
     names = ("blocks", "noise of one", "smallest change")
-    shown = sheet_of(("case", "mode", *names), lines, right=names, folds={"case"})
+    titles = ("case", "mode", *names)
+    shown = sheet_of(titles, lines, names=2, right=names, folds={"case"})
     caption = (
         "smallest change: the smallest detectable change, a slowdown that is found in "
         f"{100 * POWER:.0f} % of cases"
     )
-    return Group(shown.shown(), Text(caption, style="dim italic"))
+    return Group(shown, Text(caption, style="dim italic"))

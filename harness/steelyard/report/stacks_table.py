@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from steelyard import units
 from steelyard.process.stacks import Stacks
 from steelyard.report.grid import sheet_of
-from steelyard.report.tables import ABOVE
 
 LISTED: Final = 15
 
@@ -39,5 +37,5 @@ def page(found: Stacks) -> Iterator[RenderableType]:
         )
         for name, own, within in every[:LISTED]
     ]
-    table = sheet_of(TITLES, lines, right=TITLES[1:], folds={"function"})
-    yield Padding(table.shown(), ABOVE, expand=False)
+    yield ""
+    yield sheet_of(TITLES, lines, right=TITLES[1:], folds={"function"})

@@ -71,14 +71,15 @@ def runs_sheet(runs: Sequence[Run], counts: Mapping[str, int]) -> Sheet[Run]:
         "command": lambda run: run.command,
     }
     folded = [
-        Column(title, cell, right=False, folds=True) for title, cell in columns.items()
+        Column(title, cell, right=False, folds=True, names=title == "run")
+        for title, cell in columns.items()
     ]
     return Sheet("", folded, runs)
 
 
 def print_runs(store: Store) -> None:
     """Print a line a run, the latest last."""
-    tables.console().print(runs_sheet(store.runs(), store.counts()).shown())
+    tables.console().print(runs_sheet(store.runs(), store.counts()))
 
 
 def rows_of(run: Run, trials: Sequence[Trial], relative: str | None) -> list[Row]:
@@ -92,11 +93,8 @@ def print_rows(
 ) -> None:
     """Print a table, or one for each benchmark with an axis across."""
     console = tables.console()
-    if across:
-        shown = pivot.page(made, across, console.width, wanted)
-    else:
-        shown = tables.page(made, console.width, wanted)
-    for part in shown:
+    page = pivot.page(made, across, wanted) if across else tables.page(made, wanted)
+    for part in page:
         console.print(part)
     for said in sweeps.sentences(run, made):
         console.print(Text(said))

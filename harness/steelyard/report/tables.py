@@ -6,7 +6,6 @@ import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import IO, Any, Final, cast
 
@@ -19,7 +18,6 @@ from rich.console import (
     RenderResult,
 )
 from rich.measure import Measurement
-from rich.padding import Padding
 from rich.segment import Segment
 from rich.text import Text
 
@@ -31,20 +29,17 @@ from steelyard.analyse.trial import Trial
 from steelyard.machine.printable import printable
 from steelyard.report import columns as columns_
 from steelyard.report import text
-from steelyard.report.grid import Column, Line, Sheet, fitting, grid, width_of
+from steelyard.report.grid import Column, Line, Sheet, grid
 
-PAGE: Final = 160
+PAGE: Final = 80
 """Columns where there is no terminal to ask: a file or a pipe has room."""
 
-ABOVE: Final = (1, 0, 0, 0)
-"""A free line above each part."""
 
-
-def console(*, stderr: bool = False, page: int = PAGE) -> Console:
+def console(*, stderr: bool = False) -> Console:
     """Return a console as wide as its terminal, or as a page where there is none."""
     made = Console(stderr=stderr, highlight=False)
     if not made.is_terminal and "COLUMNS" not in made._environ:  # noqa: SLF001 # rich's own copy of the environment
-        made.width = page
+        made.width = PAGE
     if not made.is_terminal:
         made.file = cast("IO[str]", _Trimmed(made.file))
     made.push_render_hook(_Printable())
@@ -111,26 +106,6 @@ def run_header(run: Run, done: int | None = None) -> RenderableType:
     )
 
 
-def results(
-    made: Sequence[Row], width: int, wanted: Sequence[str] = ()
-) -> Iterator[RenderableType]:
-    """Yield one table a benchmark; ``wanted`` are names of `columns.EXTRAS`."""
-    for sheet in columns_.sheets(made, wanted):
-        yield replace(sheet, columns=_fitting(sheet, width)).shown()
-
-
-def _fitting(sheet: Sheet[Row], width: int) -> list[Column[Row]]:
-    """Leave out columns, the most dispensable first, until the rest fits."""
-    kept = list(sheet.columns)
-    sizes = {c.title: width_of(c, sheet.rows) for c in kept}
-    while sum(sizes[c.title] for c in kept) > width:
-        last = max(kept, key=lambda column: column.sheds)
-        if not last.sheds:
-            break
-        kept.remove(last)
-    return kept
-
-
 def floors(trials: Sequence[Trial]) -> Sheet[Line] | None:
     """Return what each clock reads around nothing: medians over all trials."""
     groups: dict[tuple[str, float], list[Trial]] = defaultdict(list)
@@ -152,17 +127,11 @@ def floors(trials: Sequence[Trial]) -> Sheet[Line] | None:
 FLOORS: Final = {"empty": "empty window", "null": "null launch", "call": "Python call"}
 
 
-def ledgers(made: Sequence[Row], width: int) -> Iterator[RenderableType]:
+def ledger_sheets(made: Sequence[Row]) -> Iterator[Sheet[Line]]:
     """Yield where the time of one call went, in percent of it: a table a benchmark.
 
-    Axes of several values are columns; parts that do not fit are in a table below.
+    Axes of several values are columns.
     """
-    for whole in ledger_sheets(made):
-        yield from (part.shown() for part in fitting(whole, width))
-
-
-def ledger_sheets(made: Sequence[Row]) -> Iterator[Sheet[Line]]:
-    """Yield the ledgers of a benchmark as one table."""
     good = [row for row in made if row.ledger() and row.estimate]
     for name, rows in groupby(good, key=lambda row: row.benchmark):
         yield _ledger(name, list(rows))
@@ -243,7 +212,7 @@ def hints(made: Iterable[Row]) -> RenderableType | None:
     if not seen:
         return None
     lines = [f"{doubt}: {hint(doubt)}" for doubt in seen]
-    return Padding(Text("\n".join(lines), style="yellow"), ABOVE, expand=False)
+    return Text("\n" + "\n".join(lines), style="yellow")
 
 
 MEASURED_HERE: Final = frozenset({Doubt.FEW_SAMPLES, Doubt.ONE_BLOCK, Doubt.UNSETTLED})
@@ -285,21 +254,21 @@ def failures(made: Iterable[Row]) -> RenderableType | None:
     return Text("\n".join(found), style="red") if found else None
 
 
-def page(
-    made: Sequence[Row], width: int, wanted: Sequence[str] = ()
-) -> Iterator[RenderableType]:
-    """Yield everything a run's report shows below its header."""
-    for table in results(made, width, wanted):
-        yield Padding(table, ABOVE, expand=False)
-    trials = [t for row in made for t in row.trials]
-    for parts in ledgers(made, width):
-        yield Padding(parts, ABOVE, expand=False)
+def page(made: Sequence[Row], wanted: Sequence[str] = ()) -> Iterator[RenderableType]:
+    """Yield everything a run's report shows below its header.
+
+    ``wanted`` are names of `columns.EXTRAS`.
+    """
+    for table in columns_.sheets(made, wanted):
+        yield from ("", table)
+    for ledger in ledger_sheets(made):
+        yield from ("", ledger)
     below = footnote(made)
     if below is not None:
         yield below
-    around = floors(trials)
+    around = floors([t for row in made for t in row.trials])
     if around is not None:
-        yield Padding(around.shown(), ABOVE, expand=False)
+        yield from ("", around)
     for line in (hints(made), failures(made)):
         if line is not None:
             yield line
