@@ -114,25 +114,21 @@ def test_a_clock_that_stands_still_is_a_doubt(monkeypatch):
     assert empty.topic == "empty window"
 
 
-@pytest.mark.parametrize("width", [40, 80, 119, 120, 160])
+@pytest.mark.parametrize("width", [40, 80, 160])
 def test_every_word_is_readable_at_any_width(width):
-    """A narrow terminal has the findings below each other: no word is cut in two."""
+    """The findings are below each other: no word is cut in two."""
     findings = [
         doctor.Finding("boost", "on", "doubt", "heat decides", "turn it off in sysfs"),
         doctor.Finding("GPU", "this machine has none", "none", "", "its driver"),
         doctor.Finding("swap", "0 B in use", "ok"),
     ]
     console = Console(width=width, file=io.StringIO())
-    console.print(diagnosis.page(findings, width))
+    console.print(diagnosis.page(findings))
     text = console.file.getvalue()
     assert max(map(len, text.splitlines())) <= width
     words = " ".join(text.split())
-    for one in findings:
-        assert set(f"{one.topic} {one.verdict} {one.advice}".split()) <= set(
-            words.replace(":", "").replace(";", "").split()
-        )
-    if width < diagnosis.NARROW:
-        assert "doubt boost: on heat decides; turn it off in sysfs" in words
+    assert "doubt boost: on heat decides; turn it off in sysfs" in words
+    assert "none GPU: this machine has none its driver ok swap: 0 B in use" in words
 
 
 def test_a_cache_that_others_may_write_is_a_finding(tmp_path, monkeypatch):

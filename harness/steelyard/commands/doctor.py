@@ -18,5 +18,4 @@ def command(store: str | None) -> None:
     url = options.url(store)
     folder = Path.cwd() if "://" in url else Path(url).parent
     found = [*doctor.findings(folder), *gpu_doctor.findings()]
-    console = tables.console()
-    console.print(diagnosis.page(found, console.width))
+    tables.console().print(diagnosis.page(found))
