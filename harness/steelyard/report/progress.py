@@ -5,7 +5,9 @@ Nothing is repainted by a thread: a repaint inside a window would be measured.
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -32,11 +34,15 @@ LISTED: Final = 10_000
 class Progress:
     """One line that each turn overwrites; in a log, a line a block."""
 
-    def __init__(self, turns: int, *, header_to_stderr: bool) -> None:
+    def __init__(
+        self, turns: int, budget: float | None, *, header_to_stderr: bool
+    ) -> None:
         self._turns = turns
+        self._budget = math.inf if budget is None else budget
         self._header_to_stderr = header_to_stderr
         self._repaints = sys.stderr.isatty()
         self._block = -1
+        self._began = time.monotonic()
 
     def start(self, run: Run) -> None:
         """Print the run's header."""
@@ -44,8 +50,10 @@ class Progress:
         console.print(tables.run_header(run))
 
     def turn(self, turn: PlannedTrial) -> None:
-        """Say which turn comes next."""
-        where = f"[{turn.position + 1}/{self._turns}] block {turn.block}"
+        """Say which turn comes next, and how long the rest may take."""
+        where = (
+            f"[{turn.position + 1}/{self._turns}] block {turn.block}{self._left(turn)}"
+        )
         if self._repaints:
             line = f"{where} {turn.case.id} {turn.mode}"
             width = tables.console(stderr=True).width - 1
@@ -53,6 +61,17 @@ class Progress:
         elif turn.block != self._block:
             click.echo(where, err=True)
         self._block = turn.block
+
+    def _left(self, turn: PlannedTrial) -> str:
+        """Write the time that is left if turns go on to take as long as those so far."""
+        if not turn.position:
+            self._began = time.monotonic()
+            return ""
+        taken = time.monotonic() - self._began
+        rest = taken * (self._turns - turn.position) / turn.position
+        seconds = max(0.0, min(rest, self._budget - taken))
+        about = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+        return f", about {about} left"
 
     def end(self) -> None:
         """Leave the line."""
@@ -71,7 +90,7 @@ def measured(
     on_start: Callable[[Run], None] | None = None,
 ) -> Outcome:
     """Measure a plan, saying on stderr what is under way; raises as `session.measure`."""
-    shown = Progress(len(turns), header_to_stderr=header_to_stderr)
+    shown = Progress(len(turns), how.budget, header_to_stderr=header_to_stderr)
     outcome = session.measure(
         turns,
         how,
