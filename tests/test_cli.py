@@ -445,6 +445,33 @@ def test_the_compilers_of_two_runs_are_named_before_all_else(desk):
     assert text.count("nvrtc 13.0") == 1
 
 
+def test_a_run_is_held_against_a_baseline_as_it_is_measured_and_shown(desk):
+    """By case and mode; what differs around both is printed, to stderr beside JSON."""
+    steelyard("run", "--tag", "before", "--blocks", "2", "-k", "copy")
+    said = steelyard("run", "--baseline", "before", "--blocks", "2")
+    assert "selection" in said
+    assert re.search(r"^ +8 +copy .* 1\.000 ", said, re.MULTILINE)
+    assert re.search(r"^ +8 +add .* - ", said, re.MULTILINE)
+    done = shell.command("run", "--baseline", "@-1", "--json", "-", code=0)
+    (ratio,) = {row["relative"] for row in json.loads(done.stdout)["rows"]}
+    assert ratio == pytest.approx(1)
+    assert "base: run" in done.stderr
+    assert "| relative |" in steelyard(
+        "show", "--baseline", "@-2", "--format", "markdown"
+    )
+    with Store.open(str(desk / ".steelyard" / "steelyard.db")) as store:
+        uid = store.begin(trials.run(tags=("away",)))
+        store.add(uid, trials.trial("move[n=8,impl=copy]"))
+    said = steelyard("show", "@-2", "--baseline", "away")
+    assert "no ratios: " in said
+    assert "relative" not in said
+    runs = steelyard("show", "--runs")
+    assert "tag, id or commit 'gone'" in error("run", "--baseline", "gone")
+    both = ("--baseline", "@-1", "--relative-to", "impl=copy")
+    assert "exclude each other" in error("run", *both)
+    assert steelyard("show", "--runs") == runs
+
+
 def test_runs_of_two_machines_are_compared_only_when_asked(desk):
     """Exit code 4, and what differs is printed all the same."""
     steelyard("run")

@@ -56,6 +56,19 @@ def compare(base: Sequence[Trial], new: Sequence[Trial]) -> list[Comparison]:
     return [_pair(*key, *(s.get(key) for s in sides)) for key in _keys(*sides)]
 
 
+def beside(
+    made: Sequence[Row], run: Run, base: Run, trials: Sequence[Trial]
+) -> list[Row]:
+    """Add each row's ratio to the same row of a baseline, where the two compare."""
+    found = compare(trials, [trial for row in made for trial in row.trials])
+    ratios = {
+        (one.case, one.mode): one.ratio
+        for one in labelled(base, run, found)
+        if ACROSS not in one.note
+    }
+    return [replace(row, relative=ratios.get((row.case, row.mode))) for row in made]
+
+
 def _keys(
     base: Mapping[tuple[str, str], Row], new: Mapping[tuple[str, str], Row]
 ) -> Iterator[tuple[str, str]]:
@@ -120,6 +133,17 @@ def _remark(base: Row, new: Row, ratio: Estimate | None) -> str:
     if old.facts.get("compiler") != now.facts.get("compiler"):
         words.append("other compiler")
     return ", ".join(words)
+
+
+def around(
+    base: Run, new: Run, before: Sequence[Trial], after: Sequence[Trial]
+) -> list[Difference]:
+    """Return all that differs beside the times of two runs."""
+    return [
+        *compilers(before, after),
+        *differences(base, new),
+        *selection(before, after),
+    ]
 
 
 def compilers(base: Sequence[Trial], new: Sequence[Trial]) -> list[Difference]:

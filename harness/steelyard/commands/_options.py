@@ -49,6 +49,11 @@ relative_option = option(
     "Add each case's time over that of the case with this value.",
     metavar="AXIS=VALUE",
 )
+baseline_option = option(
+    "--baseline",
+    "Add each case's time over that of this stored run, named as in `show`.",
+    metavar="RUN",
+)
 gpu_option = option("--gpu", "Use this GPU.", "the least used", metavar="N|UUID")
 wait_option = option(
     "--wait",

@@ -36,19 +36,15 @@ def command(
 ) -> None:
     """Print the ratios of two stored runs.
 
-    BASE and NEW are named as in `show`; NEW is the latest unless it is given. What
-    differs in compilers, machine, versions and settings comes first.
+    BASE is the baseline. It and NEW are named as in `show`; NEW is the latest unless it
+    is given. What differs in compilers, machine, versions and settings comes first.
     """
     if json_file not in {None, "-"}:
         files.require_writable(str(json_file), "--json")
     with options.opened(store) as opened:
         sides = opened.find(base), opened.find(new)
         trials = [opened.trials(side.uid) for side in sides]
-        around = [
-            *comparing.compilers(*trials),
-            *comparing.differences(*sides),
-            *comparing.selection(*trials),
-        ]
+        around = comparing.around(*sides, *trials)
         console = tables.console(stderr=shape != "table" or json_file == "-")
         if not across_machines:
             try:

@@ -14,8 +14,10 @@ from steelyard.errors import SteelyardError
 from steelyard.machine import files
 from steelyard.report import columns as columns_list
 from steelyard.report import curves, json_report, pivot, progress, stored, sweeps
+from steelyard.report.stored import Baseline
 from steelyard.store import places as stores
 from steelyard.store import session
+from steelyard.store.store import Store
 
 
 @click.command()
@@ -41,6 +43,7 @@ from steelyard.store import session
 @options.across_option
 @options.plot_option
 @options.relative_option
+@options.baseline_option
 @options.store_option
 def command(
     *,
@@ -53,6 +56,7 @@ def command(
     across: str | None,
     plot: str | None,
     relative_to: str | None,
+    baseline: str | None,
     **asked: Any,
 ) -> int:
     """Measure the cases of PATHS and keep the results.
@@ -84,10 +88,9 @@ def command(
     if said := session.unused(turns, of_gpu):
         click.echo(said, err=True)
     points = [turn.case.axes for turn in plan.once(turns)]
-    _require_axes(points, across, relative_to)
-    if plot:
-        curves.require(points, across, plot)
+    _require_axes(points, across, relative_to, plot)
     _require_writable(json_file, request.trace, chosen.store)
+    base = _baseline(chosen.store, baseline, relative_to)
     if dry_run:
         progress.plan(turns)
         return broken.exit_code if broken else 0
@@ -107,6 +110,8 @@ def command(
         header_to_stderr=json_file == "-",
     )
     made = stored.rows_of(outcome.run, outcome.trials, relative_to)
+    if base:
+        made = base.beside(made, outcome.run, outcome.trials, stderr=json_file == "-")
     if json_file:
         text = json_report.dumps(outcome.run, outcome.trials, made)
         json_report.write(json_file, text)
@@ -119,11 +124,24 @@ def command(
     return outcome.exit_code
 
 
+def _baseline(url: str, name: str | None, relative: str | None) -> Baseline | None:
+    """Return the run of --baseline as it is named before this one is stored."""
+    if not name:
+        return None
+    with Store.open(url, create=False) as opened:
+        return Baseline.of(opened, name, relative)
+
+
 def _require_axes(
-    points: Sequence[Mapping[str, Any]], across: str | None, relative: str | None
+    points: Sequence[Mapping[str, Any]],
+    across: str | None,
+    relative: str | None,
+    plot: str | None,
 ) -> None:
     if across:
         pivot.require(points, across)
+    if plot:
+        curves.require(points, across, plot)
     if relative:
         rows.reference(points, relative)
 

@@ -20,6 +20,7 @@ from steelyard.report.formats import Results
 @options.across_option
 @options.plot_option
 @options.relative_option
+@options.baseline_option
 @options.store_option
 def command(
     *,
@@ -32,6 +33,7 @@ def command(
     across: str | None,
     plot: str | None,
     relative_to: str | None,
+    baseline: str | None,
     store: str | None,
 ) -> None:
     """Show a stored run, or one case of it.
@@ -47,6 +49,9 @@ def command(
         found, case = stored.locate(opened, run_name, case_name)
         trials = stored.of_case(opened.trials(found.uid), case)
         made = stored.rows_of(found, trials, relative_to)
+        if baseline:
+            base = stored.Baseline.of(opened, baseline, relative_to)
+            made = base.beside(made, found, trials, stderr=shape != "table")
         if across:
             pivot.require([row.axes for row in made], across)
         if plot:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import click
 from rich.text import Text
 
+from steelyard.analyse import compare as comparing
 from steelyard.analyse.rows import Row, nearest, relative_to, rows, with_peaks
 from steelyard.analyse.run import Run
 from steelyard.analyse.trial import Trial
 from steelyard.declare import config
 from steelyard.errors import SteelyardError, StoreError
-from steelyard.report import clocks_table, details, pivot, sweeps, tables
+from steelyard.report import clocks_table, comparison, details, pivot, sweeps, tables
 from steelyard.report.formats import Results, formats, unmeasured
 from steelyard.report.grid import Column, Sheet
 from steelyard.store.store import Store
@@ -86,6 +89,41 @@ def rows_of(run: Run, trials: Sequence[Trial], relative: str | None) -> list[Row
     """Return the rows of a run, each with its ratio to those of ``relative``."""
     made = with_peaks(rows(trials), run.peaks)
     return relative_to(made, relative) if relative else made
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A stored run that the rows of another are related to."""
+
+    run: Run
+    trials: Sequence[Trial]
+
+    @classmethod
+    def of(cls, store: Store, name: str, relative: str | None) -> Self:
+        """Return the run that is named.
+
+        Raises:
+            SteelyardError: there is none, or rows would be related to two others.
+        """
+        if relative:
+            raise SteelyardError(
+                "--baseline and --relative-to exclude each other: give one."
+            )
+        found = store.find(name)
+        return cls(found, store.trials(found.uid))
+
+    def beside(
+        self, made: Sequence[Row], run: Run, trials: Sequence[Trial], *, stderr: bool
+    ) -> list[Row]:
+        """Add each row's ratio, where the two compare; print what differs around both."""
+        around = comparing.around(self.run, run, self.trials, trials)
+        console = tables.console(stderr=stderr)
+        console.print(*comparison.heading(self.run, run, around), sep="\n")
+        try:
+            comparing.require_same_machine(self.run, run)
+        except SteelyardError as error:
+            console.print(f"no ratios: {error}", markup=False)
+        return comparing.beside(made, run, self.run, self.trials)
 
 
 def print_rows(
