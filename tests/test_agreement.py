@@ -4,7 +4,8 @@ import pytest
 import trials
 from test_report import rendered
 
-from steelyard.analyse import agreement, rows, symptoms
+from steelyard.analyse import agreement, rows
+from steelyard.analyse.doubts import clocks
 from steelyard.analyse.stats import Estimate
 from steelyard.report import clocks_table
 
@@ -83,7 +84,7 @@ def test_each_clock_is_read_with_its_own_offset():
     assert list(found) == ["cupti", "events", "graph"]
     assert {estimate.value for estimate in found.values()} == {3200.0}
     assert found["events"].systematic == pytest.approx(150.0 + 3.2)
-    assert not symptoms.clocks_disagree(trial)
+    assert not clocks.clocks_disagree(trial)
 
 
 def test_a_trial_of_one_clock_has_one_reading():

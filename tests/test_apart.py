@@ -10,7 +10,6 @@ from pathlib import Path
 import leaking
 import pytest
 
-from steelyard.analyse.doubts import Doubt
 from steelyard.declare import discovery
 from steelyard.declare.mode import parse
 from steelyard.declare.plan import PlannedTrial
@@ -44,7 +43,7 @@ def test_what_a_case_changes_is_put_back_and_named():
     assert {t.case: t.error for t in told if t.error} == {}
     leaks = {t.axes["how"]: t for t in told if t.axes}
     assert leaks.keys() == leaking.CHANGES.keys()
-    doubted = {how for how, t in leaks.items() if Doubt.CHANGES_PROCESS in t.doubts}
+    doubted = {how for how, t in leaks.items() if "changes-process" in t.doubts}
     alone = {"processors"} if len(os.sched_getaffinity(0)) == 1 else set()
     assert doubted == leaks.keys() - QUIET - alone
     assert {how for how, t in leaks.items() if t.extra.get("changed")} == doubted
@@ -93,7 +92,7 @@ def test_what_a_file_changes_when_imported_holds_for_its_own_cases(tmp_path):
     ]
     runner.run(planned, QUICK, told.append, lambda _: None)
     assert [trial.error for trial in told] == [None] * 8
-    assert not any(Doubt.CHANGES_PROCESS in trial.doubts for trial in told)
+    assert not any("changes-process" in trial.doubts for trial in told)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import liars
 import pytest
 
-from steelyard.analyse.doubts import NAMED, Act
+from steelyard.analyse.doubts import Act, known
 from steelyard.declare import discovery
 from steelyard.declare.benchmark import select
 from steelyard.declare.mode import parse
@@ -69,7 +69,7 @@ def trials(tmp_path_factory):
 
 def acted_on(trial):
     """Return the doubts of a trial that a gate acts on."""
-    return {name for name in trial.doubts if NAMED[name].act in ACTS}
+    return {name for name in trial.doubts if known()[name].act in ACTS}
 
 
 @pytest.mark.parametrize("mode", MODES)

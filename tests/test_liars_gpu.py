@@ -2,7 +2,7 @@ import gpu
 import liars_gpu
 import pytest
 
-from steelyard.analyse.doubts import NAMED, Act
+from steelyard.analyse.doubts import Act, known
 from steelyard.declare import discovery
 from steelyard.declare.benchmark import select
 from steelyard.declare.mode import parse
@@ -39,7 +39,7 @@ def test_no_lie_on_a_gpu_passes(lie, mode, trials):
     if mode not in ONLY.get(lie, MODES):
         return
     trial = trials[lie, mode]
-    acted_on = [d for d in trial.doubts if NAMED[d].act in {Act.OPEN, Act.FAIL}]
+    acted_on = [d for d in trial.doubts if known()[d].act in {Act.OPEN, Act.FAIL}]
     assert trial.error or acted_on, trial.doubts
 
 
@@ -48,4 +48,4 @@ def test_honest_work_on_a_gpu_is_believed(mode, trials):
     """In each mode."""
     trial = trials["honest", mode]
     assert trial.error is None
-    assert not [d for d in trial.doubts if NAMED[d].act is Act.FAIL]
+    assert not [d for d in trial.doubts if known()[d].act is Act.FAIL]

@@ -1,4 +1,4 @@
-"""A package adds a command, a format, a clock and a tool's results by one file each."""
+"""A package adds a command, a format, a clock, a doubt and a tool's results: a file each."""
 
 import textwrap
 
@@ -12,6 +12,8 @@ greet = extra.greet:command
 shout = extra.shout:FORMAT
 [steelyard.clocks]
 sundial = extra.sundial:CLOCK
+[steelyard.doubts]
+shade = extra.shade:DOUBT
 [steelyard.imports]
 tally = extra.tally:FORMAT
 """
@@ -42,6 +44,18 @@ FILES = {
         CLOCK = Kind(Sundial, rank=9, traits={"pulsed": True})
     """,
 }
+
+FILES["shade"] = """
+    from steelyard.analyse.doubts import Act, Doubt
+
+    DOUBT = Doubt(
+        "shade",
+        "nobody can read a sundial in it",
+        Act.OPEN,
+        "it is dark on both sides",
+        lambda seen: seen.warm,
+    )
+"""
 
 FILES["tally"] = """
     from typing import TypedDict
@@ -128,3 +142,13 @@ def test_a_package_adds_a_clock(packaged):
     accepted = packaged("run", "suite.py", "--clock", "sundial", "--dry-run")
     assert accepted.returncode == 0, accepted.stderr
     assert "--clock sundial is not used" in accepted.stderr
+
+
+def test_a_package_adds_a_doubt(packaged, tmp_path):
+    """Trials raise it, and open where nobody knows what it means."""
+    done = packaged("run", "suite.py", "--blocks", "1", "--budget", "0.2")
+    assert "shade: nobody can read a sundial in it" in done.stdout, done.stderr
+    policy = "from steelyard.gate import policy; print('shade' in policy.acting())"
+    assert packaged("-c", policy, python=True).stdout == "True\n"
+    alone = shell.steelyard("show", folder=tmp_path)
+    assert "shade: not known to this steelyard" in alone.stdout, alone.stderr

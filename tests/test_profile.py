@@ -12,7 +12,6 @@ import pytest
 from fakes import case_of
 from trials import trial
 
-from steelyard.analyse.doubts import Doubt
 from steelyard.declare import mode
 from steelyard.declare.discovery import discover
 from steelyard.declare.plan import PlannedTrial
@@ -215,7 +214,7 @@ def test_a_trial_keeps_the_counters_and_a_contradiction_is_a_doubt(verdict):
         verdict,
         "so it was",
     )
-    assert (Doubt.WRONG_CACHE in kept.doubts) == (verdict == "contradicted")
+    assert ("wrong-cache" in kept.doubts) == (verdict == "contradicted")
     assert "drifting" in kept.doubts
     for other in ("kernel/warm", "build/cold"):
         assert profile.attach(replace(base, mode=other), found).extra == base.extra

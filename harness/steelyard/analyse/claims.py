@@ -309,8 +309,8 @@ def _state(claim: Claim, seen: Estimate, of: Sequence[Row]) -> tuple[State, str]
 
 def _acting(of: Sequence[Row]) -> list[Doubt]:
     """Return the doubts for which a gate would not believe the rows either."""
-    names = {name for row in of for name in row.doubts} & doubts.NAMED.keys()
-    known = [doubts.NAMED[name] for name in sorted(names)]
+    names = {name for row in of for name in row.doubts} & doubts.known().keys()
+    known = [doubts.known()[name] for name in sorted(names)]
     return [doubt for doubt in known if doubt.act in {Act.OPEN, Act.FAIL}]
 
 

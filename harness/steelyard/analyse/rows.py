@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from steelyard.analyse import peaks, stats
-from steelyard.analyse.doubts import Doubt
+from steelyard.analyse.doubts.clocks import ABOVE, ABOVE_PEAK
+from steelyard.analyse.doubts.samples import ONE_BLOCK, UNSETTLED, WIDE
 from steelyard.analyse.peaks import Peak
 from steelyard.analyse.stats import Estimate
-from steelyard.analyse.symptoms import ABOVE, WIDE
 from steelyard.analyse.trial import QUANTITIES, Trial
 from steelyard.errors import SteelyardError
 
@@ -59,16 +59,16 @@ class Row:
     @property
     def doubts(self) -> tuple[str, ...]:
         """Doubts of any block, and of all of them together."""
-        found = {str(d) for t in self.trials for d in t.doubts} - {Doubt.UNSETTLED}
+        found = {d for t in self.trials for d in t.doubts} - {UNSETTLED.name}
         if self.estimate is not None and self.estimate.sampled > WIDE:
-            found.add(Doubt.UNSETTLED)
+            found.add(UNSETTLED.name)
         if len(self.trials) == 1:
-            found.add(Doubt.ONE_BLOCK)
+            found.add(ONE_BLOCK.name)
         if self.peak is not None and self.estimate is not None:
             surely = self.peak.share * self.estimate.value / self.estimate.high
             surely *= 1 - self.peak.error
             if surely > ABOVE:
-                found.add(Doubt.ABOVE_PEAK)
+                found.add(ABOVE_PEAK.name)
         return tuple(sorted(found))
 
     @property

@@ -101,7 +101,7 @@ def _of_findings(
     for one in found:
         name = policy.verdict_of(one)
         for doubt in doubted.acting(one):
-            yield Accepted(one.case, one.mode, str(doubt), reason, today)
+            yield Accepted(one.case, one.mode, doubt, reason, today)
         if name in INTENDED and not one.accepted:
             ratio = one.judgement.ratio if one.judgement else None
             base, head = one.codes

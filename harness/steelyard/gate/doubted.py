@@ -12,6 +12,7 @@ from typing import Final
 
 from steelyard.analyse import doubts
 from steelyard.analyse.doubts import Act, Doubt
+from steelyard.analyse.doubts.samples import UNSETTLED
 from steelyard.analyse.trial import Trial
 from steelyard.analyse.verdict import Verdict
 from steelyard.gate.outcome import BASE, HEAD, Finding
@@ -37,9 +38,11 @@ def of(
     both = (tuple(sorted({*a, *b})) for a, b in zip(finding.doubts, names, strict=True))
     found = replace(finding, doubts=(next(both), next(both)))
     for name, reason in (accepted or {}).items():
-        if any(name in raised for raised in sides.values()):
+        if any(d.name == name for raised in sides.values() for d in raised):
             found = _noted(found, f"the policy accepts the doubt {name}: {reason}")
-            sides = {s: [d for d in raised if d != name] for s, raised in sides.items()}
+            sides = {
+                s: [d for d in raised if d.name != name] for s, raised in sides.items()
+            }
     for doubt in sides[HEAD]:
         if doubt.act is Act.FAIL:
             return _acted(replace(found, verdict=None, new=False), doubt, HEAD)
@@ -63,11 +66,10 @@ def acting(finding: Finding) -> list[str]:
     if DOUBTED not in finding.note:
         return []
     before = finding.judgement.verdict if finding.judgement else None
-    names = {*chain(*finding.doubts)} & doubts.NAMED.keys()
-    named = [doubts.NAMED[name] for name in sorted(names)]
-    return [
-        d for d in named if d.act is Act.FAIL or _opens(d, before or finding.verdict)
-    ]
+    names = {*chain(*finding.doubts)} & doubts.known().keys()
+    named = [doubts.known()[name] for name in sorted(names)]
+    seen = before or finding.verdict
+    return [d.name for d in named if d.act is Act.FAIL or _opens(d, seen)]
 
 
 def _acted(found: Finding, doubt: Doubt, side: str) -> Finding:
@@ -81,9 +83,9 @@ def _noted(found: Finding, words: str) -> Finding:
 def _raised(trials: Sequence[Trial]) -> list[Doubt]:
     """Return the doubts of some trials, once each; newer steelyards' are left out."""
     names = {name for trial in trials for name in trial.doubts}
-    return [doubts.NAMED[name] for name in sorted(names & doubts.NAMED.keys())]
+    return [doubts.known()[name] for name in sorted(names & doubts.known().keys())]
 
 
 def _names(raised: Sequence[Doubt]) -> tuple[str, ...]:
     # A gate's visits are short: that one of them is unsettled says nothing of a case.
-    return tuple(str(doubt) for doubt in raised if doubt is not Doubt.UNSETTLED)
+    return tuple(doubt.name for doubt in raised if doubt is not UNSETTLED)

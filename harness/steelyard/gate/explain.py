@@ -17,9 +17,9 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from steelyard import units
+from steelyard.analyse.doubts.machine import of_gpu
 from steelyard.analyse.run import UNKNOWN
 from steelyard.analyse.stats import Estimate
-from steelyard.analyse.symptoms import of_gpu
 from steelyard.analyse.trial import Trial
 from steelyard.gate import explain_gpu
 from steelyard.gate.difference import (

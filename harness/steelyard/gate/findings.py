@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from steelyard.analyse.doubts import Doubt
+from steelyard.analyse.doubts.samples import DEPENDENT_BLOCKS
 from steelyard.analyse.verdict import Policy, Verdict
 from steelyard.errors import SteelyardError
 from steelyard.gate import decide
@@ -38,7 +38,7 @@ def of(
         elif key in judged:
             judgement, note = judged[key]
             verdict = judgement.verdict
-            names = (str(Doubt.DEPENDENT_BLOCKS),) if key in dependent else ()
+            names = (DEPENDENT_BLOCKS.name,) if key in dependent else ()
             found.append(
                 finding(
                     point,

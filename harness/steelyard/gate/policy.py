@@ -37,8 +37,8 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from steelyard.analyse import expression
-from steelyard.analyse.doubts import Act, Doubt
+from steelyard.analyse import doubts, expression
+from steelyard.analyse.doubts import Act
 from steelyard.analyse.verdict import Policy, Verdict
 from steelyard.gate import decide
 from steelyard.gate.outcome import Finding, Outcome, StaticChange
@@ -54,11 +54,13 @@ was accepted: what is told of any case is no more certain (`verdict.Policy.toler
 VANISHED: Final = "vanished"
 """What is accepted of a case that only the base has; its note begins with this word."""
 
-DOUBTS: Final = frozenset(str(one) for one in Doubt if one.act is not Act.PRINT)
-"""What is accepted of a case that fails, or is unresolved, for a doubt."""
-
 STATIC: Final = "static"
 """The verdict that is accepted of code that the policy forbids."""
+
+
+def acting() -> list[str]:
+    """Return the doubts for which a case may fail, or be unresolved."""
+    return [name for name, one in doubts.known().items() if one.act is not Act.PRINT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class Accepted:
     mode: str
     """Of static changes the targets, with commas; nothing of a case that vanished in all of them."""
     verdict: str
-    """One of `Verdict`, `VANISHED`, `STATIC` or `DOUBTS`.
+    """One of `Verdict`, `VANISHED`, `STATIC`, or a doubt that a gate acts on.
 
     A doubt is accepted of every later gate: it is of the work, not of a change of it.
     """
@@ -146,7 +148,7 @@ class Rules:
         return {
             one.verdict: one.reason
             for one in self.accepted
-            if one.verdict in DOUBTS and (one.case, one.mode) == (case, mode)
+            if one.verdict in acting() and (one.case, one.mode) == (case, mode)
         }
 
     def policy(

@@ -15,7 +15,7 @@ from steelyard.analyse import expression
 from steelyard.analyse.verdict import CHANGED
 from steelyard.declare import config
 from steelyard.errors import SteelyardError, suggestion
-from steelyard.gate.policy import DOUBTS, STATIC, VANISHED, Accepted, Rules, Tolerance
+from steelyard.gate.policy import STATIC, VANISHED, Accepted, Rules, Tolerance, acting
 from steelyard.machine import files
 
 NAME: Final = Path("ci", "policy.toml")
@@ -169,7 +169,7 @@ def _word(value: Any) -> bool:
     return isinstance(value, str)
 
 
-_VERDICTS: Final = (*CHANGED, VANISHED, STATIC, *sorted(DOUBTS))
+_VERDICTS: Final = (*CHANGED, VANISHED, STATIC)
 _REASON: Final = (_text, "a sentence that says why")
 _DAY: Final = (_day, "a date such as 2027-06-30")
 _HASH: Final = (_word, "a code's hash, or nothing", OPTIONAL)
@@ -187,7 +187,10 @@ _KEYS: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
     "accepted": {
         "case": (_text, "the id of a case"),
         "mode": (_word, "a mode such as 'kernel/cold'"),
-        "verdict": (lambda value: value in _VERDICTS, f"one of {', '.join(_VERDICTS)}"),
+        "verdict": (
+            lambda value: value in (*_VERDICTS, *acting()),
+            f"one of {', '.join(_VERDICTS)}, or a doubt that a gate acts on",
+        ),
         "base": _HASH,
         "head": _HASH,
         "ratio": (_interval, "the lower and the upper end of an interval", OPTIONAL),
@@ -240,7 +243,7 @@ def block(one: Accepted) -> str:
     lines += [f"mode = {_quoted(one.mode)}", f"verdict = {_quoted(one.verdict)}"]
     if one.changes:
         lines.append(f"changes = [{', '.join(map(_quoted, one.changes))}]")
-    elif one.verdict not in DOUBTS:
+    elif one.verdict not in acting():
         lines += [f"base = {_quoted(one.base)}", f"head = {_quoted(one.head)}"]
     if one.ratio:
         lines.append(f"ratio = [{one.ratio[0]:.4f}, {one.ratio[1]:.4f}]")

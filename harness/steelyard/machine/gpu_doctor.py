@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from steelyard import units
+from steelyard.analyse.doubts.machine import STEADY
 from steelyard.analyse.run import UNKNOWN
-from steelyard.analyse.symptoms import STEADY
 from steelyard.machine import facts as machine
 from steelyard.machine import gpu_choice as gpu
 from steelyard.machine import gpu_state, lock

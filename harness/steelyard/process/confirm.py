@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.analyse import stats
-from steelyard.analyse.doubts import Doubt
+from steelyard.analyse.doubts.work import UNCONFIRMED
 from steelyard.analyse.trial import Trial
 from steelyard.declare.benchmark import Description, named
 from steelyard.declare.handles import CUDA, Handle
@@ -110,7 +110,7 @@ class Confirmed:
             "unconfirmed": why,
             "fresh_ns": self.least / launches,
         }
-        names = sorted({*trial.doubts, str(Doubt.UNCONFIRMED)})
+        names = sorted({*trial.doubts, UNCONFIRMED.name})
         return replace(trial, doubts=tuple(names), extra=extra)
 
     def too_slow(self, trial: Trial, launches: int) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard.analyse.doubts import Doubt
+from steelyard.analyse.doubts.caches import WRONG_CACHE
 from steelyard.analyse.trial import Trial
 from steelyard.declare.handles import CUDA
 from steelyard.declare.plan import PlannedTrial
@@ -103,7 +103,7 @@ def attach(trial: Trial, found: Profiles) -> Trial:
     verdict, why = profile.coldness.verdict, profile.coldness.why
     doubts = set(trial.doubts)
     if verdict == "contradicted":
-        doubts.add(Doubt.WRONG_CACHE)
+        doubts.add(WRONG_CACHE.name)
     return replace(
         trial,
         facts={**trial.facts, "ncu": profile.counted},

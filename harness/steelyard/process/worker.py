@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import psutil
 
-from steelyard.analyse.doubts import Doubt
+from steelyard.analyse.doubts.work import CHANGES_PROCESS
 from steelyard.analyse.trial import Trial
 from steelyard.declare.benchmark import FAILURES, Case, named, raised, sentence
 from steelyard.declare.handles import CUDA
@@ -84,7 +84,7 @@ class CaseCache:
         if not changed:
             return replace(trial, extra=extra)
         self._kept.pop(trial.case, None)  # it was prepared in what is no longer so
-        seen = () if trial.error else (Doubt.CHANGES_PROCESS,)
+        seen = () if trial.error else (CHANGES_PROCESS.name,)
         extra["changed"] = list(changed)
         return replace(trial, extra=extra, doubts=(*trial.doubts, *seen))
 

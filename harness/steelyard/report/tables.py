@@ -22,7 +22,8 @@ from rich.segment import Segment
 from rich.text import Text
 
 from steelyard import units
-from steelyard.analyse.doubts import NAMED, Doubt
+from steelyard.analyse import doubts
+from steelyard.analyse.doubts.samples import FEW_SAMPLES, IMPORTED, ONE_BLOCK, UNSETTLED
 from steelyard.analyse.rows import Row
 from steelyard.analyse.run import Run
 from steelyard.analyse.trial import Trial
@@ -215,18 +216,20 @@ def hints(made: Iterable[Row]) -> RenderableType | None:
     return Text("\n" + "\n".join(lines), style="yellow")
 
 
-MEASURED_HERE: Final = frozenset({Doubt.FEW_SAMPLES, Doubt.ONE_BLOCK, Doubt.UNSETTLED})
+MEASURED_HERE: Final = frozenset(
+    one.name for one in (FEW_SAMPLES, ONE_BLOCK, UNSETTLED)
+)
 """Doubts whose hints name options of `run`, which no other tool has."""
 
 
 def _followed(doubt: str, among: Container[str]) -> bool:
     """Tell whether a reader can do what the hint of a doubt says."""
-    return doubt not in MEASURED_HERE or Doubt.IMPORTED not in among
+    return doubt not in MEASURED_HERE or IMPORTED.name not in among
 
 
 def hint(doubt: str) -> str:
-    """Return a doubt's hint; a newer steelyard's doubt may have none here."""
-    known = NAMED.get(doubt)
+    """Return a doubt's hint; that of a newer steelyard, or of a package, may not be known here."""
+    known = doubts.known().get(doubt)
     return known.hint if known else "not known to this steelyard"
 
 

@@ -18,9 +18,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from steelyard.analyse import symptoms
 from steelyard.analyse.distributions import student
-from steelyard.analyse.doubts import Doubt
+from steelyard.analyse.doubts import Doubt, Seen
+from steelyard.analyse.doubts.samples import BIMODAL, DRIFTING, FEW_SAMPLES, IMPORTED
 from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import ClockFacts, Samples, Trial
@@ -42,7 +42,7 @@ SECONDS: Final[Any] = Seconds
 COUNT: Final[Any] = Count
 """The same as values: to a type checker a type with bounds is no class."""
 
-OF_SAMPLES: Final = (Doubt.BIMODAL, Doubt.DRIFTING, Doubt.FEW_SAMPLES)
+OF_SAMPLES: Final = (BIMODAL, DRIFTING, FEW_SAMPLES)
 """Doubts that need nothing but samples."""
 
 
@@ -256,9 +256,9 @@ def _trial(tool: str, result: Result, case: str, block: int, position: int) -> T
 
 
 def _doubts(trial: Trial, result: Result) -> Iterable[Doubt]:
-    yield Doubt.IMPORTED
+    yield IMPORTED
     if len(trial.samples) and result.stated is None:
-        seen = symptoms.Seen(trial, 1, 1.0)
+        seen = Seen(trial, 1, 1.0)
         yield from (doubt for doubt in OF_SAMPLES if doubt.holds(seen))
 
 
