@@ -403,6 +403,35 @@ def test_a_stored_run_gives_every_form(project):
     assert isinstance(root, ET.Element)
 
 
+def test_a_record_keeps_the_last_number_of_each_claim_on_each_machine(project):
+    """What is not measured stays, claims that are gone go, and order is the file's."""
+    for factor, cpu in ((5, "A|B"), (3, "A|B"), (4, "C")):
+        machine = trials.FACTS | {"identity": trials.FACTS["identity"] | {"cpu": cpu}}
+        with Store.open("store.db") as store:
+            uid = store.begin(trials.run(machine=machine))
+            for one in (
+                *measured("double[n=1000,impl=add]", factor),
+                *measured("double[n=1000,impl=multiply]"),
+            ):
+                store.add(uid, one)
+        steelyard("claims", "--run", "@-1", "--record", "record.md")
+    record = (project / "record.md").read_text()
+    lines = [line for line in record.splitlines() if line.startswith("|")][2:]
+    assert [(r"A\|B, 2 cores" in line, "| 3.000 |" in line) for line in lines] == [
+        (True, True),
+        (False, False),
+    ]
+    assert "[4.00, 4.00]" in lines[1]
+    done = steelyard("claims", "--run", "@-1", "-k", "GPU", "--record", "record.md")
+    assert done.exit_code == UNRESOLVED
+    assert (project / "record.md").read_text() == record
+    (project / "record.md").write_text("# Mine\n")
+    done = steelyard("claims", "--run", "@-1", "--record", "record.md")
+    assert done.exit_code == USAGE
+    assert "no table of claim, case, mode, machine" in done.stderr
+    assert (project / "record.md").read_text() == "# Mine\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -11,6 +11,7 @@ import click
 from steelyard.commands import _options as options
 from steelyard.declare import claims_file
 from steelyard.errors import SteelyardError
+from steelyard.machine import files
 
 if TYPE_CHECKING:
     from steelyard.analyse.claims import Claim, Judged
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 TAG = "claims"
 """Names the runs that were made for claims."""
+
+AGAIN = f"Name another file; `steelyard claims --run {TAG}` judges the same run again."
 
 
 @click.command(name="claims")
@@ -41,6 +44,12 @@ TAG = "claims"
 @options.timeout_option
 @options.wait_option
 @options.gpu_option
+@options.option(
+    "--record record",
+    "Keep what was judged in this table too, a line a claim, case and machine.",
+    type=options.FILE,
+    metavar="FILE",
+)
 @options.format_option("claims")
 @options.output_option
 @options.store_option
@@ -49,6 +58,7 @@ def command(
     path: Path,
     pattern: str | None,
     stored: str | None,
+    record: Path | None,
     wait: float,
     shape: str,
     output: str | None,
@@ -68,6 +78,9 @@ def command(
 
     file = claims_file.load(path)
     asked = _selected(file.claims, pattern)
+    if record:
+        files.require_writable(record, "--record")
+        _recorded(record, (), None, ())  # refused before anything is measured
     suites = tuple(str(path.parent / suite) for suite in file.suites)
     if flags["blocks"] is None:
         flags["blocks"] = file.blocks
@@ -87,6 +100,9 @@ def command(
         made, run, absent = _measured(here, chosen, wait) if here else ([], None, {})
     found = claims.judge(asked, made, machine, unavailable=missing, absent=absent)
     _write(found, run, shape, output)
+    if record:
+        text = _recorded(record, found, run, [one.name for one in file.claims])
+        files.save(record, text, "--record", AGAIN)
     return claims.exit_code(found)
 
 
@@ -146,11 +162,20 @@ def _measured(
     return rows.rows(outcome.trials), outcome.run, absent
 
 
+def _recorded(
+    record: Path, found: Sequence[Judged], run: Run | None, names: Sequence[str]
+) -> str:
+    """Return the text of a record with what was judged in it."""
+    from steelyard.report import claims_record
+
+    kept = files.read(record).decode(errors="replace") if record.exists() else ""
+    return claims_record.merged(kept, found, run, names)
+
+
 def _write(
     found: Sequence[Judged], run: Run | None, shape: str, output: str | None
 ) -> None:
     """Print judged claims, or write them to a file."""
-    from steelyard.machine import files
     from steelyard.report import claims_report, formats, tables
 
     write = formats.formats()[shape].claims if shape != formats.TABLE else None
@@ -161,7 +186,4 @@ def _write(
     if output in {None, "-"}:
         click.echo(said, nl=False)
         return
-    hint = (
-        f"Name another file; `steelyard claims --run {TAG}` judges the same run again."
-    )
-    files.save(str(output), said, "--output", hint)
+    files.save(str(output), said, "--output", AGAIN)

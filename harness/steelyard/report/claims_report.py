@@ -114,8 +114,9 @@ def _number(value: float, bound: Bound, count: int = 4) -> str:
 
 
 def _markdown(found: Sequence[Judged], run: Run | None) -> Iterator[str]:
-    yield from (f"> {line}  " for line in (text.header(run) if run else ()))
-    yield from ("", f"**{headline(found)}**", "")
+    if run:
+        yield from (text.caption(run), "")
+    yield from (f"**{headline(found)}**", "")
     yield from sheet_of(HEADS, map(cells_of, found), right=NUMBERS).markdown()
 
 

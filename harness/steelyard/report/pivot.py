@@ -131,7 +131,7 @@ def dumps(
     run: Run, made: Sequence[Row], across: str, wanted: Sequence[str] = ()
 ) -> str:
     """Return the tables as Markdown below the facts of the run."""
-    lines = [f"> {line}  " for line in text.header(run)]
+    lines = [text.caption(run)]
     for one in sheets(made, across, wanted):
         lines += ["", f"**{one.title}**", "", *one.markdown()]
     return "\n".join(lines) + "\n"

@@ -81,6 +81,34 @@ def header(run: Run, done: int | None = None) -> list[str]:
     ]
 
 
+def caption(run: Run) -> str:
+    """Say in a line where a table of results comes from."""
+    if "imported" in run.settings:
+        return " ".join(header(run))
+    versions = run.machine.get("versions", {})
+    driver = run.machine.get("gpu", {}).get("driver")
+    words = [
+        f"`{run.command}` on {machine(run.machine)}",
+        *([f"driver {driver}"] if driver else []),
+        f"Python {versions.get('python', UNKNOWN)}",
+        f"commit `{run.commit[:10]}`{' with changes' * bool(run.dirty)}",
+        *([_partial(run, None)] if run.partial else []),
+    ]
+    return ", ".join(words)
+
+
+def machine(facts: Mapping[str, Any]) -> str:
+    """Name a machine: its GPU, if the run had one, its processor and its cores."""
+    identity = facts.get("identity", {})
+    words = [
+        *([facts["gpu"].get("name", UNKNOWN)] if facts.get("gpu") else []),
+        identity.get("cpu", UNKNOWN),
+        f"{identity.get('cores', UNKNOWN)} cores",
+        f"hypervisor {identity.get('hypervisor', UNKNOWN)}",
+    ]
+    return ", ".join(words)
+
+
 def capsule(found: Capsule) -> list[str]:
     """Describe a capsule: what it holds, what a launch of it is, its own tolerances."""
     manifest, launch = found.manifest, found.manifest["launch"]

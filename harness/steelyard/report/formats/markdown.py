@@ -22,7 +22,7 @@ from steelyard.report.grid import Cell, Column, sheet_of
 
 def dumps(run: Run, made: Sequence[Row]) -> str:
     """Return a table a benchmark below the facts of the run."""
-    lines = [f"> {line}  " for line in text.header(run)]
+    lines = [text.caption(run)]
     for name, rows in groupby(made, key=lambda row: row.benchmark):
         lines += ["", *_benchmark(name, list(rows))]
     return "\n".join(lines) + "\n"
