@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from steelyard import Builder, benchmark
+from steelyard import Builder, axis, benchmark
 from steelyard.declare.handles import Call
 from steelyard_kernels import library
 
-from .common import Array, Peer, available
+from .common import Array, Peer, WithStores, available, copied
 
 ROWS: Final = 1024
 
@@ -20,10 +20,13 @@ ROWS: Final = 1024
 @benchmark(
     cols=[768, 4096],
     dtype=["float32", "float16"],
-    impl=["numpy", *available("numba"), "ours"],
+    impl=axis("numpy", *available("numba"), "ours", others=["copy", "copy_streaming"]),
 )
 def softmax(b: Builder, cols: int, dtype: str, impl: str) -> Call:
-    """Exponentiate and normalise every row."""
+    """Exponentiate and normalise every row, or copy as many bytes."""
+    if impl.startswith("copy"):
+        made = WithStores(library.copy, streaming=impl == "copy_streaming")
+        return copied(b, (ROWS, cols), dtype, made)
     x = b.input((ROWS, cols), dtype)
     y = b.output((ROWS, cols), dtype)
     b.check(reference, x)

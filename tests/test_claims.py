@@ -153,6 +153,35 @@ def test_a_claim_has_a_line_for_each_case_but_for_the_reference():
     ]
 
 
+@pytest.mark.parametrize(
+    ("factors", "bound", "state"),
+    [
+        ((0.5, 2.0), "<= 1.01", State.HOLDS),
+        ((0.5, 2.0), "<= 0.99", State.FAILS),
+        ((0.5, 0.98), "<= 0.75", State.HOLDS),
+        ((0.5, None), "<= 9", State.BROKEN),
+        ((), "<= 9", State.MISSING),
+    ],
+)
+def test_a_mean_is_one_line_of_all_its_cases(factors, bound, state):
+    """The geometric one; where a case has no ratio, the mean has none."""
+    made = []
+    for n, factor in enumerate(factors):
+        ours, theirs = f"copy[n={n},impl=ours]", f"copy[n={n},impl=numpy]"
+        failed = {"error": "it is wrong"} if factor is None else {}
+        axes = ({"n": n, "impl": "ours"}, {"n": n, "impl": "numpy"})
+        made.append(measured(ours, factor or 1, axes=axes[0], **failed))
+        made.append(measured(theirs, axes=axes[1]))
+    claim = read(RELATIVE, "mean = true", cases="copy", bound=bound)
+    (found,) = judged(claim, *made)
+    assert found.state is state
+    if found.estimate:
+        mean = (factors[0] * factors[1]) ** 0.5
+        assert found.estimate.low <= mean * 1.001
+        assert found.estimate.value == pytest.approx(mean, rel=1e-4)
+        assert found.case.startswith("mean of 2: copy[n=0,impl=ours]")
+
+
 def test_rates_facts_and_parts_of_a_call_are_bounded_too():
     """8192 bytes in 100 us; what the work says; a tenth of the call."""
     steady = measured(OURS, levels=(1.0, 1.001, 0.999, 1.0))
@@ -162,6 +191,9 @@ def test_rates_facts_and_parts_of_a_call_are_bounded_too():
     assert rate.state is State.HOLDS
     (fact,) = judged(read('fact = "operations"', bound="<= 1000"), steady)
     assert (fact.estimate.value, fact.state) == (1024, State.FAILS)
+    several = measured(OURS, facts={"launches": [{}, {}]})
+    (fact,) = judged(read('fact = "launches"', bound="<= 2"), several)
+    assert (fact.estimate.value, fact.state) == (2, State.HOLDS)
     parts = [
         measured(OURS, levels=(1.0,) * block + (1.0,), ledger=ledger)[block]
         for block, ledger in enumerate(
@@ -280,6 +312,7 @@ def test_a_file_that_is_wrong_is_refused_in_a_sentence(text, words):
         ({"bound": "<= 5"}, [], "the bound is <= 5, expected a time"),
         ({"bound": "<= 5 ms"}, [RELATIVE], "or in x or % for relative_to"),
         ({"bound": "<= 5"}, [RELATIVE, 'fact = "x"'], "exclude each other"),
+        ({"bound": "<= 5 ms"}, ["mean = true"], "mean is of ratios: give relative_to"),
         ({"cases": []}, [], "no cases"),
         ({"bound": ["<= 1 ms", ">= 1 B/s"]}, [], "the bound is <= 1 ms, expected"),
         ({"mode": "kernel/hot", "bound": "<= 1 s"}, [], "has the word 'hot'"),

@@ -6,6 +6,7 @@ some parts of a call, or the time over that of other cases, paired within blocks
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -95,8 +96,10 @@ class Claim:
     """All of them hold."""
     relative_to: tuple[str, ...] = ()
     """``axis=value``, or case ids: the time is divided by that of the fastest of these."""
+    mean: bool = False
+    """Whether the geometric mean of all its cases is bounded, and not each of them."""
     fact: str = ""
-    """What the work says of itself under this name is bounded."""
+    """What the work says of itself under this name is bounded; of a list, its length."""
     parts: tuple[str, ...] = ()
     """Parts of a call's ledger, whose sum is bounded: in time, or as a share of it."""
     where: Mapping[str, str] = field(default_factory=dict)
@@ -177,9 +180,33 @@ def _judge(claim: Claim, made: Sequence[Row], absent: str) -> Iterator[Judged]:
             why = absent or f"no row of {text!r} in {claim.mode}.{nearest(text, known)}"
             yield Judged(claim, State.MISSING, why=why)
         chosen |= some
-    for row in chosen.values():
-        if not is_reference(row.case, row.axes, claim):
-            yield _about(claim, row, in_mode)
+    of = [r for r in chosen.values() if not is_reference(r.case, r.axes, claim)]
+    if claim.mean:
+        yield from _together(claim, of, in_mode)
+    else:
+        yield from (_about(claim, row, in_mode) for row in of)
+
+
+def _together(claim: Claim, of: Sequence[Row], made: Sequence[Row]) -> Iterator[Judged]:
+    """Yield what the geometric mean of ratios comes to, or why one of them has none.
+
+    Cases share their blocks: their errors are taken for one.
+    """
+    each = [_about(claim, row, made) for row in of]
+    known = [one.estimate for one in each if one.estimate]
+    if len(known) < len(each) or not each:
+        yield from (one for one in each if not one.estimate)
+        return
+    ends = zip(*((e.value, e.low, e.high) for e in known), strict=True)
+    mean = Estimate(*map(_geometric_mean, ends))
+    bases = {one.base for one in each}
+    state, why = _state(claim, mean, [*of, *(r for r in made if r.case in bases)])
+    name = f"mean of {len(each)}: {of[0].case}, ..."
+    yield Judged(claim, state, name, each[0].base, mean, why)
+
+
+def _geometric_mean(ratios: Sequence[float]) -> float:
+    return math.prod(ratios) ** (1 / len(ratios))
 
 
 def chooser(text: str, known: Any) -> expression.Predicate:
@@ -256,6 +283,7 @@ def _estimate(claim: Claim, row: Row, base: Row | None) -> Estimate | None:
         return paired_ratio(row.trials, base.trials)
     if claim.fact:
         values = [t.facts.get(claim.fact) for t in row.trials]
+        values = [len(v) if isinstance(v, (list, tuple)) else v for v in values]
         numbers = [float(v) for v in values if isinstance(v, (int, float))]
         if len(numbers) < len(values):
             return None

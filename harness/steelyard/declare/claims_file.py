@@ -33,6 +33,7 @@ class _Claim(TypedDict):
     mode: str
     bound: str | list[str]
     relative_to: NotRequired[str | list[str]]
+    mean: NotRequired[bool]
     fact: NotRequired[str]
     parts: NotRequired[list[str]]
     where: NotRequired[dict[str, str]]
@@ -107,6 +108,7 @@ def _claim(table: _Claim, where: str) -> Claim:
             mode=str(modes.parse(table["mode"])),
             bounds=tuple(map(bound, _several(table["bound"]))),
             relative_to=_several(table.get("relative_to", [])),
+            mean=table.get("mean", False),
             fact=table.get("fact", ""),
             parts=tuple(table.get("parts", ())),
             where=table.get("where", {}),
@@ -142,6 +144,8 @@ def _agrees(claim: Claim) -> None:
         raise SteelyardError(f"{' and '.join(given)} exclude each other: give one.")
     if not claim.bounds or not claim.cases:
         raise SteelyardError("it names no cases or no bound; give both.")
+    if claim.mean and not claim.relative_to:
+        raise SteelyardError("mean is of ratios: give relative_to.")
     seen = {one.quantity for one in claim.bounds}
     allowed = {"parts": ("time", ""), "fact": ("",), "relative_to": ("",)}
     rates = ("bytes", "operations", "items")
