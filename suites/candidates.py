@@ -1,11 +1,18 @@
-"""All candidates of a kernel (hidet#426): how many, how many distinct, how long.
+r"""All candidates of a kernel (hidet#426): how many, how many distinct, how long.
 
 A row is a whole space, built cold in groups: its size, its distinct codes, and what
 lowering, emitting and compiling took, summed over workers, beside the wall.
 
-Of a product, a convolution and attention eight candidates stand for all, in groups and
-each alone; ``-p most=1000 -p threads=1,2,4,8 --blocks 1 --timeout 600`` builds all. What
-their time goes with is among the facts of `steelyard show RUN CASE`.
+Of a product, a convolution and attention, which have 330, 453 and 8 candidates, 32 stand
+for all, in groups and each alone: two minutes on two cores. All of them, by as many
+compilers at a time as are listed (3 minutes on two cores for each number):
+
+    steelyard run suites/candidates.py -k cuda_operators \
+        -p most=1000 -p threads=1,2,4,8 --blocks 1 --timeout 600
+
+What their time goes with is among the facts of `steelyard show RUN CASE`. `steelyard
+compile suites/products.py:product --candidates --alone --threads 1,2,4,8` prints the same
+of one kernel as a sheet.
 """
 
 from __future__ import annotations
@@ -63,7 +70,8 @@ class SpaceBuild:
 
     def __init__(self, point: Point) -> None:
         self._point = point
-        self._space: Space = self._built()
+        self._space: Space | None = None
+        build_space(point, most=1)  # compilers are loaded once a process
 
     def _built(self) -> Space:
         return build_space(self._point)
@@ -74,12 +82,10 @@ class SpaceBuild:
         self._space = self._built()
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the sizes and times of the last time."""
-        return {
-            "target": self._point.target,
-            **_compiler(self._space),
-            **self._space.facts(),
-        }
+        """Return the sizes and times of the last time, if there was one."""
+        space = self._space
+        made = {**_compiler(space), **space.facts()} if space else {}
+        return {"target": self._point.target, **made}
 
 
 class OperatorBuild(SpaceBuild):
@@ -94,7 +100,7 @@ class OperatorBuild(SpaceBuild):
 
     def facts(self) -> Mapping[str, Any]:
         """Return also what compile time goes with."""
-        found = drivers.correlations(self._space).items()
+        found = drivers.correlations(self._space).items() if self._space else ()
         return {**super().facts(), **{f"rank of {k}": round(v, 2) for k, v in found}}
 
 
@@ -108,7 +114,7 @@ class Operator:
     alone: bool
 
     def for_target(self, target: str) -> SpaceBuild:
-        """Build its candidates once."""
+        """Return what builds its candidates."""
         file, arrays = OPERATORS[self.name]
         kernel = f"{Path(__file__).with_name(file)}:{self.name}"
         point = Point(kernel, (), arrays, target)
@@ -128,7 +134,7 @@ class Everything:
     def for_target(
         self, target: str, *specs: tuple[tuple[int, ...], str]
     ) -> SpaceBuild:
-        """Build it once."""
+        """Return what builds it."""
         return SpaceBuild(Point(self.kernel, (), specs, target))
 
     def made_of(self, target: str, *_: object) -> Mapping[str, Any]:
@@ -249,7 +255,7 @@ if cuda_targets():
         kernel=list(OPERATORS),
         impl=["group", "single"],
         threads=axis(2, others=[1, 4, 8]),
-        most=axis(8, others=[16, 32, 1000]),
+        most=axis(32, others=[8, 16, 1000]),
     )
     def cuda_operators(
         b: Builder, kernel: str, impl: str, threads: int, most: int

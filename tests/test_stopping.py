@@ -33,6 +33,17 @@ def test_wide_samples_go_on_until_the_interval_is_narrow():
     assert 8 <= few < many < MAXIMUM
 
 
+@pytest.mark.parametrize(
+    ("sample", "launches", "count"),
+    [(9e8, 1, 3), (1e9, 1, 1), (6e8, 2, 1), (1.0, 1, 3)],
+)
+def test_one_window_of_a_second_is_enough_for_a_block(sample, launches, count):
+    """Once the budget is spent; it is no reason to end before."""
+    samples = [sample, 0.99 * sample] * 9
+    assert taken(samples, 0.0, 0, launches=launches) == (count, False)
+    assert taken(samples, 0.0, 9, step=1, launches=launches)[0] == 9
+
+
 def test_samples_that_never_settle_end_at_a_maximum():
     """Two groups that are half and half."""
     random_ = random.Random(0)

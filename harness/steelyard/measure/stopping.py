@@ -23,6 +23,9 @@ PATIENCE: Final = 2
 """Budgets after which a trial in turn ends with what it has: of windows that long, such as
 builds of seconds, another block tells more than a second window."""
 
+LONG: Final = 1e9
+"""Nanoseconds of a window of which one is enough once the budget is spent, as above."""
+
 ASK_EVERY: Final = 8
 """Samples between two looks at the interval once there are many; looking takes
 microseconds, and looking at each sample stops too early too often."""
@@ -65,7 +68,7 @@ class Stopping:
         if count >= MAXIMUM or self.settled:
             return True
         # Past the budget a slow case still gets three samples, for a spread at all.
-        return spent and count >= 3
+        return spent and (count >= 3 or sample * self.launches >= LONG)
 
     @property
     def overdue(self) -> bool:
