@@ -2,10 +2,9 @@
 
     python ci/three_harnesses.py [do_bench | nvbench | truth]
 
-Prints one JSON object; ``rows`` is the table of README.md. All of them launch the very
-same PyTorch calls (``steelyard run`` finds them in this file), each in a process of its
-own that nothing else was asked of, with its own defaults but where the notes say so. The
-truth is what CUPTI says through PyTorch's profiler, which shares no code with us: the
+Prints the table of README.md. All of them launch the very same PyTorch calls (``steelyard
+run`` finds them in this file), each in a process of its own that nothing else was asked of,
+with its own defaults, but nvbench, which gets 5 s a measurement instead of 15. The truth is what CUPTI says through PyTorch's profiler, which shares no code with us: the
 kernel's own time behind launches of itself (warm), or behind a read of twice the L2
 cache (cold). A harness that is not here, or fails, has a note and no figures.
 """
@@ -25,10 +24,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
+import click
 import numpy as np
 
 from steelyard import Builder, benchmark
+from steelyard.analyse.run import Run
 from steelyard.declare.handles import Call
+from steelyard.report import text
+from steelyard.report.grid import Line, Sheet, grid
+from steelyard.units import NOTHING
 
 NAMES: Final = {
     "harnesses_add": "add, 64 float32",
@@ -237,6 +241,7 @@ class Answer:
     half_widths: Times
     seconds: float
     note: str = ""
+    run: Run | None = None
 
 
 def asked(part: str) -> Answer:
@@ -253,13 +258,12 @@ def asked(part: str) -> Answer:
 
 def steelyard(*options: str) -> Answer:
     """Ask `steelyard run`, with its defaults but for ``options``."""
-    from gpu_rows import BOTH, Campaign
+    from measured import BOTH, measure
 
     began = perf_counter()
     times: Times = {}
     widths: Times = {}
-    with tempfile.TemporaryDirectory() as folder:
-        found = Campaign(Path(folder), "run").weigh(__file__, *BOTH, *options)
+    found = measure(__file__, *BOTH, *options)
     for row in found.rows:
         if row.estimate is not None:
             cache = row.mode.split("/")[1]
@@ -267,39 +271,40 @@ def steelyard(*options: str) -> Answer:
             times.setdefault(row.case, {})[cache] = row.estimate.value / 1e3
             widths.setdefault(row.case, {})[cache] = (high - low) / 2e3
     note = "; ".join(error for row in found.rows for error in row.errors)
-    return Answer(times, widths, perf_counter() - began, note)
+    return Answer(times, widths, perf_counter() - began, note, found.run)
 
 
-def table(answers: Mapping[str, Answer]) -> list[dict[str, Any]]:
-    """Return a row for each kernel and state, and one of what asking took."""
-    found: list[dict[str, Any]] = []
-    for name, shown in NAMES.items():
-        for cache in CACHES:
-            row: dict[str, Any] = {"kernel": shown, "caches": cache}
-            for who, answer in answers.items():
-                row[f"{who}, us"] = _rounded(answer.times.get(name, {}).get(cache))
-                if answer.half_widths:
-                    width = answer.half_widths.get(name, {}).get(cache)
-                    row[f"{who}, ±"] = _rounded(width)
-            found.append(row)
-    last: dict[str, Any] = {"kernel": "seconds a kernel, everything in", "caches": ""}
-    for who, answer in answers.items():
-        last[f"{who}, us"] = _rounded(answer.seconds / len(NAMES))
-    return [*found, last]
+def table(answers: Mapping[str, Answer]) -> Sheet[Line]:
+    """Return a line for each kernel and state, and one of what asking took."""
+    lines: list[Line] = [
+        (
+            f"{shown}, {cache}",
+            *(_cell(answer, name, cache) for answer in answers.values()),
+        )
+        for name, shown in NAMES.items()
+        for cache in CACHES
+    ]
+    seconds = (f"{one.seconds / len(NAMES):.2f}" for one in answers.values())
+    lines.append(("seconds a kernel, everything in", *seconds))
+    return grid("", ("kernel, caches",), tuple(answers), lines)
 
 
-def _rounded(value: float | None) -> float | None:
-    """Keep a nanosecond of microseconds."""
-    return None if value is None else round(value, 3)
+def _cell(answer: Answer, name: str, cache: str) -> str:
+    time = answer.times.get(name, {}).get(cache)
+    if time is None:
+        return NOTHING
+    width = answer.half_widths.get(name, {}).get(cache)
+    return f"{time:.2f}" if width is None else f"{time:.2f} ± {width:.2f}"
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of whoever is here."""
-    found = {}
+def caption(run: Run) -> str:
+    """Say where the table comes from, with the versions of whoever is here."""
+    facts = [text.machine(run.machine), f"driver {run.machine['gpu']['driver']}"]
     for name in ("torch", "triton", "cuda-bench", "cupti-python", "steelyard"):
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            facts.append(f"{name} {metadata.version(name)}")
+    facts.append(f"commit `{run.commit[:10]}`")
+    return f"`python ci/three_harnesses.py` on {', '.join(facts)}"
 
 
 def main(*parts: str) -> None:
@@ -307,26 +312,18 @@ def main(*parts: str) -> None:
     if parts:
         print(json.dumps(PARTS[parts[0]]()))  # noqa: T201 # the answer
         return
-    from steelyard.machine import gpu_choice as gpu
-
     answers = {
-        "truth": asked("truth"),
+        "CUPTI by PyTorch's profiler": asked("truth"),
         "steelyard": steelyard(),
-        "steelyard by events": steelyard("--clock", "events"),
+        "steelyard, no CUPTI": steelyard("--clock", "events"),
         "do_bench": asked("do_bench"),
         "nvbench": asked("nvbench"),
     }
-    facts = gpu.facts(gpu.choose(""))
-    document = {
-        "gpu": {name: value for name, value in facts.items() if name != "peaks"},
-        "versions": versions(),
-        "notes": [
-            f"nvbench was given {NVBENCH_SECONDS} s a measurement instead of 15",
-            *(answer.note for answer in answers.values() if answer.note),
-        ],
-        "rows": table(answers),
-    }
-    print(json.dumps(document, indent=2, default=str))  # noqa: T201 # the answer
+    for answer in answers.values():
+        click.echo(answer.note, err=True, nl=bool(answer.note))
+    run = answers["steelyard"].run
+    assert run is not None
+    click.echo("\n".join((caption(run), "", *table(answers).markdown())))
 
 
 if __name__ == "__main__":

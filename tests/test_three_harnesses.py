@@ -1,10 +1,12 @@
 """The table of three harnesses, where no GPU and none of the others is needed."""
 
 import importlib
+import re
 import sys
 from pathlib import Path
 
 import pytest
+import trials
 
 ROOT = Path(__file__).parent.parent
 
@@ -24,21 +26,14 @@ def test_a_harness_that_failed_leaves_its_column_empty(script):
         "ours": script.Answer(times, times, 30.0),
         "theirs": script.Answer({}, {}, 1.5, "theirs: not here"),
     }
-    rows = script.table(answers)
-    assert [(row["kernel"], row["caches"]) for row in rows[:2]] == [
-        ("add, 64 float32", "cold"),
-        ("add, 64 float32", "warm"),
+    lines = list(script.table(answers).markdown())
+    assert lines[0] == "| kernel, caches | truth | ours | theirs |"
+    assert lines[2:4] == [
+        "| add, 64 float32, cold | 2.00 | 2.00 ± 2.00 | - |",
+        "| add, 64 float32, warm | 1.00 | 1.00 ± 1.00 | - |",
     ]
-    assert rows[0] == {
-        "kernel": "add, 64 float32",
-        "caches": "cold",
-        "truth, us": 2.0,
-        "ours, us": 2.0,
-        "ours, ±": 2.0,
-        "theirs, us": None,
-    }
-    assert rows[-1]["ours, us"] == 10.0
-    assert len(rows) == 2 * len(script.NAMES) + 1
+    assert lines[-1] == "| seconds a kernel, everything in | 1.00 | 10.00 | 0.50 |"
+    assert len(lines) == 3 + 2 * len(script.NAMES)
 
 
 def test_nvbenchs_summaries_are_seconds_as_text(script):
@@ -63,6 +58,16 @@ def test_a_part_that_cannot_run_is_a_note(script, monkeypatch):
     assert answer.times == {}
     assert answer.note.startswith("nvbench: ")
     assert answer.seconds > 0
+
+
+def test_the_caption_says_where_the_table_comes_from(script):
+    """The versions of what is here, and no more."""
+    run = trials.run(machine=trials.FACTS | {"gpu": trials.GPU})
+    assert re.fullmatch(
+        r"`python ci/three_harnesses.py` on NVIDIA H200, Test CPU, 2 cores, hypervisor "
+        r"no, driver 580.159.04, .*steelyard [\d.]+, commit `c0ffee0000`",
+        script.caption(run),
+    )
 
 
 def test_each_kernel_of_the_table_is_a_case_on_a_gpu():

@@ -49,11 +49,11 @@ def _lines(found: Sequence[Judged], run: Run | None) -> Iterator[tuple[str, ...]
     """Yield a line for each number; what was not measured leaves what is known."""
     for one in found:
         if run and one.estimate:
-            name, *numbers, state, case, mode, _ = claims_report.cells_of(one)
+            name, *numbers, state, _, mode, _ = claims_report.cells_of(one)
             commit = run.commit[:10] + " with changes" * bool(run.dirty)
             when = (run.started[:10], commit, run.short)
             machine = text.machine(run.machine)
-            yield (name, case, mode, machine, *numbers, state, *when)
+            yield (name, one.case, mode, machine, *numbers, state, *when)
 
 
 def _read(kept: str) -> Iterator[tuple[str, ...]]:
