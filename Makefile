@@ -4,7 +4,8 @@
 # `make loops` measures loops of thousands of iterations, and their builds, on the CPU.
 # `make products` measures products of matrices, convolutions, attention and BERT on the CPU.
 # `make layouts` measures transposes, sums of columns and results of rows, also on a GPU.
-# `make docs` builds the site into build/site.
+# `make docs` builds the site into build/site, `make tables` writes the tables between markers
+# of README.md and docs again, from the runs that they name.
 # `make gpu` measures the shipped kernels, products, convolutions and attention on a GPU, and
 # `make peers` other people's beside them; BERT is `steelyard run suites -k gpu_bert`.
 PYTHON ?= python3
@@ -14,7 +15,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Says what is left out where PyTorch is not installed; it is not asked for: gigabytes.
 PEERLESS = $(BIN)/python -c "import importlib.util as u; u.find_spec('torch') or print('torch is not in .venv: its kernels, the peers compiled by it and the cases of cuBLAS are left out')"
 
-.PHONY: bench builds loops products layouts gpu peers test test-measuring test-gpu lint types mypy pyright docs clean
+.PHONY: bench builds loops products layouts gpu peers test test-measuring test-gpu lint types mypy pyright docs tables clean
 
 bench: .venv/bench
 	$(BIN)/steelyard run suites/adam.py suites/bias_layernorm.py suites/build.py suites/dispatch.py suites/memory.py suites/probes.py suites/softmax.py -k "not gpu_ and not cuda and not noisy"
@@ -63,6 +64,9 @@ mypy pyright: .venv/ready
 
 docs: .venv/docs
 	$(BIN)/sphinx-build --fail-on-warning --quiet docs build/site
+
+tables: .venv/ready
+	$(BIN)/python ci/tables.py
 
 .venv/bench: pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -109,19 +109,18 @@ def page():
         "# The array API's names",
         "",
         f"Of {count} names of the Python array API standard (2024.12)",
-        f"`steelyard_kernels.array` has {count - len(MISSING)}. Shapes are static.",
+        f"`steelyard_kernels.array` has all but {len(MISSING)}. Shapes are static.",
         "",
         f"Beside its dtypes there are {names(set(ALL) - set(STORED) - standard)};",
         f"{names(STORED)} are stored, and computed as float32. Arrays of the",
         "last three are `ml_dtypes`'.",
+        "",
+        "| missing | why |",
+        "| --- | --- |",
     ]
-    for group, every in groups.items():
-        there = [f"`{name}`" for name in every if name not in MISSING]
-        lines += ["", f"## {group.capitalize()}", "", ", ".join(there) or "None."]
-        whys = dict.fromkeys(MISSING[name] for name in every if name in MISSING)
-        for why in whys:
-            gone = ", ".join(f"`{name}`" for name in every if MISSING.get(name) == why)
-            lines += ["", f"Missing: {gone} ({why})."]
+    for why, gone in REASONS.items():
+        shown = ", ".join(f"`{name}`" for name in gone.split())
+        lines.append(f"| {shown} | {why} |")
     return "\n".join(lines) + "\n"
 
 

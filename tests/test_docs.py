@@ -4,9 +4,11 @@ import functools
 import importlib.util
 import json
 import re
+import runpy
 import shlex
 import sys
 import tomllib
+import types
 from itertools import chain
 from pathlib import Path
 from unittest import mock
@@ -14,6 +16,7 @@ from unittest import mock
 import click
 import pytest
 import shell
+import trials
 import yaml
 
 from steelyard.analyse import doubts
@@ -22,15 +25,15 @@ from steelyard.declare import claims_file, config, discovery
 from steelyard.declare.settings import Settings
 from steelyard.gate import policy_file
 from steelyard.measure.prepared import PreparedCase
+from steelyard.store.store import Store
 from steelyard_device import install
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = (README, *sorted((ROOT / "docs").glob("*.md")))
-MEASURED = re.compile(
-    r"^(?:`(?:steelyard|python) [^`]*` on |On )[^|]*?\n\n(?:\|.*\n)+", re.MULTILINE
-)
-"""A table of results, with the line that says where they come from."""
+TABLES = types.SimpleNamespace(**runpy.run_path(str(ROOT / "ci" / "tables.py")))
+CAPTION = re.compile(r"`(?:steelyard|python) [^`]*` on .*, commit `[0-9a-f]{7,10}`")
+CELL = re.compile(r"-|[\d.]+( (ns|us|ms|s))?( ± (> )?[\d.]+( %)?)?( \?)?")
 FENCE = re.compile(r"^( *)```(\w+|\{.*?\})\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?:^ {4}\S.*\n)+", re.MULTILINE)
 
@@ -96,7 +99,7 @@ def test_python_runs_and_benchmarks_are_right(listing, tmp_path, monkeypatch):
         return
     if "@benchmark" not in listing:
         for name in ("jax", "torch"):
-            if f"import {name}\n" in listing and not importlib.util.find_spec(name):
+            if f"import {name}" in listing and not importlib.util.find_spec(name):
                 pytest.skip(f"needs {name}: pip install 'steelyard[{name}]'")
         shell.python(str(file), check=True)
         return
@@ -205,26 +208,62 @@ def test_every_setting_and_every_doubt_has_its_row():
     assert sorted(named) == list(doubts.known())
 
 
-def words(page):
-    """Count the words of a page; results and the workflow of `init` are not read."""
-    return len(
-        MEASURED.sub(
-            "", page.read_text().replace(f"```yaml\n{WORKFLOW}```\n", "")
-        ).split()
-    )
-
-
 def test_pages_are_short_enough_to_be_read():
-    """900 words of README, 9,000 of all pages; prose is at most 100 columns wide.
-
-    Tables may be wider, and the page whose lists of names are compared with the code.
-    """
-    assert words(README) <= 900
-    assert sum(map(words, PAGES)) <= 9000
+    """900 words of README, 9,000 of all pages; prose is at most 100 columns wide."""
+    words = {page: len(page.read_text().split()) for page in PAGES}
+    assert words[README] <= 900
+    assert sum(words.values()) <= 9000
     for page in PAGES:
-        prose = FENCE.sub("", MEASURED.sub("", page.read_text()))
-        wide = [x for x in prose.splitlines() if len(x) > 100 and x[0] not in "| "]
-        assert wide == [] or page.name == "array-api.md"
+        prose = FENCE.sub("", TABLES.TABLE.sub("", page.read_text()))
+        assert [
+            x for x in prose.splitlines() if len(x) > 100 and x[0] not in "| "
+        ] == []
+
+
+MARKED = [
+    pytest.param(*found, id=f"{page.name}: {found[0]}")
+    for page in PAGES
+    for found in TABLES.TABLE.findall(page.read_text())
+]
+
+
+@pytest.mark.parametrize(("command", "table"), MARKED)
+def test_a_table_between_markers_is_what_its_command_prints(command, table):
+    """A line that says where it comes from, a title, and rows of numbers."""
+    tool, *words = shlex.split(command)
+    if tool == "steelyard":
+        parsed(main, words)
+    else:
+        assert (ROOT / words[0]).is_file()
+    caption, *lines = filter(None, table.splitlines())
+    assert CAPTION.fullmatch(caption)
+    heads, marks, *rows = [x.split(" | ") for x in lines if x.startswith("|")]
+    assert len(lines) - len(rows) - 2 == (tool == "steelyard")
+    assert {len(marks), *map(len, rows)} == {len(heads)}
+    numbers = [one.rstrip(" |") for row in rows for one in row[1:]]
+    assert len(numbers) >= 2
+    assert all(map(CELL.fullmatch, numbers)), numbers
+
+
+def test_tables_between_markers_are_made_again(tmp_path, monkeypatch):
+    """Of the run that is named; where there is none the table stays, and that is said."""
+    monkeypatch.setenv("STEELYARD_STORE", str(tmp_path / "store.db"))
+    command = "steelyard show readme --across impl --format markdown"
+    page = f"# A page\n<!-- {command} -->\nold\n<!-- end -->\nprose\n"
+    other = page.replace("show", "list")
+    with Store.open(str(tmp_path / "store.db")) as store:
+        assert TABLES.refreshed(page, "steelyard show") == (page, False)
+        assert TABLES.refreshed(other, "steelyard show") == (other, True)
+        uid = store.begin(trials.run(tags=("readme",)))
+        for impl in ("ours", "numpy"):
+            axes = {"n": 8, "impl": impl}
+            for block in range(2):
+                made = trials.trial(f"copy[n=8,impl={impl}]", axes=axes, block=block)
+                store.add(uid, made)
+    made, done = TABLES.refreshed(page, "steelyard show")
+    assert done
+    assert "\n**copy[n=8] kernel/warm**\n\n| impl=numpy | impl=ours |\n" in made
+    assert TABLES.refreshed(made, "steelyard show") == (made, True)
 
 
 def test_pages_link_to_pages_that_are_there():
@@ -242,5 +281,5 @@ def test_every_page_is_in_the_contents_of_the_site():
         (ROOT / "docs" / "index.md").read_text(),
         re.DOTALL,
     )
-    pages = {page.stem for page in PAGES} - {"README", "index"}
+    pages = {page.stem for page in PAGES} - {"README", "index"} | {"results/claims"}
     assert sorted(contents.split()) == sorted(pages)
