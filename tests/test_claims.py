@@ -153,6 +153,27 @@ def test_a_claim_has_a_line_for_each_case_but_for_the_reference():
     ]
 
 
+def test_values_of_axes_are_measured_and_judged_and_no_others():
+    """Also such as the suite does not sweep; rows of others are not looked at."""
+    made = []
+    for shape in ((8, 4), (2, 2), (3, 3)):
+        case = f"copy[shape={'x'.join(map(str, shape))},n=1]"
+        made.append(measured(case, axes={"shape": shape, "n": 1}))
+    claim = read('axes = ["shape=8x4,2x2", "n=1"]')
+    cases = [line.case for line in judged(claim, *made)]
+    assert cases == ["copy[shape=2x2,n=1]", "copy[shape=8x4,n=1]"]
+    with pytest.raises(
+        SteelyardError, match=r"'a claim': axes: 'n' is not of the form"
+    ):
+        read('axes = "n"')
+    suite = discovery.discover([str(ROOT / "suites" / "gpu.py")])
+    claim = read('axes = "hidden=96,768"', cases="gpu_layernorm and ours")
+    found = [case.id for case in claimed._cases(claim, suite)]
+    assert found == [
+        f"gpu_layernorm[hidden={n},dtype=float16,impl=ours]" for n in (96, 768)
+    ]
+
+
 @pytest.mark.parametrize(
     ("factors", "bound", "state"),
     [

@@ -94,6 +94,8 @@ class Claim:
     mode: str
     bounds: tuple[Bound, ...]
     """All of them hold."""
+    axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Values of axes that its cases have instead of those of the suite, as of ``-p``."""
     relative_to: tuple[str, ...] = ()
     """``axis=value``, or case ids: the time is divided by that of the fastest of these."""
     mean: bool = False
@@ -171,7 +173,7 @@ def _skipped(line: Judged, why: str) -> Judged:
 def _judge(claim: Claim, made: Sequence[Row], absent: str) -> Iterator[Judged]:
     """Yield what rows of the machine it is about say of a claim."""
     in_mode = [row for row in made if row.mode == claim.mode]
-    known = {row.case: row for row in in_mode}
+    known = {row.case: row for row in in_mode if _has(row, claim.axes)}
     chosen: dict[str, Row] = {}
     for text in claim.cases:
         accepts = chooser(text, known)
@@ -185,6 +187,17 @@ def _judge(claim: Claim, made: Sequence[Row], absent: str) -> Iterator[Judged]:
         yield from _together(claim, of, in_mode)
     else:
         yield from (_about(claim, row, in_mode) for row in of)
+
+
+def _has(row: Row, axes: Mapping[str, Sequence[Any]]) -> bool:
+    """Tell whether a row has one of some values of each axis, as ids write them."""
+
+    def text(value: Any) -> str:
+        return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+    return all(
+        text(row.axes.get(name)) in map(text, values) for name, values in axes.items()
+    )
 
 
 def _together(claim: Claim, of: Sequence[Row], made: Sequence[Row]) -> Iterator[Judged]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from steelyard.analyse import claims
 from steelyard.analyse.claims import Claim
@@ -47,29 +48,31 @@ def missing_modules(claim: Claim) -> str:
 
 def _cases(claim: Claim, benchmarks: Sequence[Benchmark]) -> Iterator[Case]:
     for text in claim.cases:
-        for case in _named(text, benchmarks):
+        for case in _named(text, benchmarks, claim.axes):
             if not claims.is_reference(case.id, case.axes, claim):
                 yield case
                 for other in claim.relative_to:
                     yield from _related(other, case, benchmarks)
 
 
-def _named(text: str, benchmarks: Sequence[Benchmark]) -> list[Case]:
-    """Return the case of an id, or those that words of ids select."""
+def _named(
+    text: str, benchmarks: Sequence[Benchmark], axes: Mapping[str, Sequence[Any]]
+) -> list[Case]:
+    """Return the case of an id, or those that words of ids select with values of axes."""
     name, bracket, inside = text.partition("[")
     own = [one for one in benchmarks if one.name == name]
     if not own or " " in text or text.endswith("]") != bool(bracket):
-        return select(benchmarks, text)
+        return select(benchmarks, text, axes)
     asked = dict(map(parse_override, filter(None, inside.rstrip("]").split(","))))
     exact = [case for case in select(own, None, asked) if case.id == text]
-    return exact or select(benchmarks, text)
+    return exact or select(benchmarks, text, axes)
 
 
 def _related(text: str, case: Case, benchmarks: Sequence[Benchmark]) -> Sequence[Case]:
     """Return the case that ``case`` is related to."""
     related = claims.pair(text)
     if related is None:
-        return _named(text, benchmarks)
+        return _named(text, benchmarks, {})
     axis, values = parse_override(text)
     fixed = {name: [value] for name, value in case.axes.items()}
     return select([case.benchmark], None, fixed | {axis: values})

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, NotRequired, TypedDict
 from steelyard.analyse import expression
 from steelyard.analyse.claims import Claim, bound
 from steelyard.declare import mode as modes
+from steelyard.declare.axes import parse_override
 from steelyard.errors import SteelyardError, suggestion
 from steelyard.machine import files
 from steelyard.machine.decoding import Malformed, Within, checked
@@ -32,6 +33,7 @@ class _Claim(TypedDict):
     cases: str | list[str]
     mode: str
     bound: str | list[str]
+    axes: NotRequired[str | list[str]]
     relative_to: NotRequired[str | list[str]]
     mean: NotRequired[bool]
     fact: NotRequired[str]
@@ -107,6 +109,7 @@ def _claim(table: _Claim, where: str) -> Claim:
             cases=_several(table["cases"]),
             mode=str(modes.parse(table["mode"])),
             bounds=tuple(map(bound, _several(table["bound"]))),
+            axes=dict(map(parse_override, _several(table.get("axes", [])))),
             relative_to=_several(table.get("relative_to", [])),
             mean=table.get("mean", False),
             fact=table.get("fact", ""),
@@ -120,6 +123,7 @@ def _claim(table: _Claim, where: str) -> Claim:
         _agrees(made)
     except SteelyardError as error:
         sentence = str(error).replace("-k cannot", "cases cannot", 1)
+        sentence = sentence.replace("-p ", "axes: ", 1)
         raise SteelyardError(f"{where}: {sentence}") from None
     return made
 
