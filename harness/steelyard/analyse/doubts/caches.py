@@ -27,10 +27,8 @@ def is_kept_warm(share: float | str | None) -> bool:
 
 CACHE_SIZED: Final = Doubt(
     "cache-sized",
-    (
-        "the working set is near the size of a cache, where the same launch takes "
-        "one of two times; choose a size well below or above"
-    ),
+    "the working set is near the size of a cache, where the same launch takes "
+    "one of two times; choose a size well below or above",
     Act.PRINT,
     "both sides have the same working set",
     lambda s: s.warm and 0.5 < s.share <= 1.5,
@@ -38,10 +36,8 @@ CACHE_SIZED: Final = Doubt(
 
 EXCEEDS_CACHE: Final = Doubt(
     "exceeds-cache",
-    (
-        "the working set does not fit the last-level cache, so warm launches read "
-        "memory too; choose a smaller size, or measure it cold"
-    ),
+    "the working set does not fit the last-level cache, so warm launches read "
+    "memory too; choose a smaller size, or measure it cold",
     Act.PRINT,
     "both sides have the same working set",
     lambda s: s.warm and s.share > 1.5,
@@ -49,11 +45,9 @@ EXCEEDS_CACHE: Final = Doubt(
 
 WRONG_CACHE: Final = Doubt(
     "wrong-cache",
-    (
-        "the launch does not find the cache as its mode promises: a GPU's counters "
-        "or limits say so (see coldness and wrong_cache of `steelyard show`), or its"
-        " data is read as fast as from cache behind the flush"
-    ),
+    "the launch does not find the cache as its mode promises: a GPU's counters "
+    "or limits say so (see coldness and wrong_cache of `steelyard show`), or its "
+    "data is read as fast as from cache behind the flush",
     Act.OPEN,
     "the time is of a cache in another state than the mode's",
     lambda s: wrong_cache(s.trial),

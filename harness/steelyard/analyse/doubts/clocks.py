@@ -66,21 +66,17 @@ def calls(trial: Trial) -> bool:
 
 ABOVE_PEAK: Final = Doubt(
     "above-peak",
-    (
-        "faster than the fastest that was measured on this machine; look whether its"
-        " bytes and operations are counted right, or measure the peaks again with "
-        "`steelyard peaks --again`"
-    ),
+    "faster than the fastest that was measured on this machine; look whether its "
+    "bytes and operations are counted right, or measure the peaks again with "
+    "`steelyard peaks --again`",
     Act.PRINT,
     "the count of bytes is in doubt, not the time of either side",
 )
 
 CLOCKS_DISAGREE: Final = Doubt(
     "clocks-disagree",
-    (
-        "two clocks differ by more than the error bars of both; on a GPU `--clocks "
-        "all` shows them side by side with the likely cause"
-    ),
+    "two clocks differ by more than the error bars of both; on a GPU `--clocks "
+    "all` shows them side by side with the likely cause",
     Act.OPEN,
     "one of two clocks is wrong and nobody knows which",
     lambda s: clocks_disagree(s.trial),
@@ -88,11 +84,9 @@ CLOCKS_DISAGREE: Final = Doubt(
 
 GAPS: Final = Doubt(
     "gaps",
-    (
-        "a launch is several kernels and the time is with the gaps between them, "
-        "which this clock cannot leave out; install cupti-python and measure with "
-        "--clock cupti to have the kernels alone"
-    ),
+    "a launch is several kernels and the time is with the gaps between them, "
+    "which this clock cannot leave out; install cupti-python and measure with "
+    "--clock cupti to have the kernels alone",
     Act.PRINT,
     "the gaps are part of both sides' launches",
     lambda s: s.trial.clock.gapped and s.trial.facts.get("kernels", 1) > 1,
@@ -100,11 +94,9 @@ GAPS: Final = Doubt(
 
 PYTHON_CALL: Final = Doubt(
     "python-call",
-    (
-        "calling it takes more than 5 % of the time, which is therefore not the "
-        "kernel's alone; the floor is an empty callable of its kind. Give it more to"
-        " do in a call, or launch a compiled kernel"
-    ),
+    "calling it takes more than 5 % of the time, which is therefore not the "
+    "kernel's alone; the floor is an empty callable of its kind. Give it more to "
+    "do in a call, or launch a compiled kernel",
     Act.PRINT,
     "a change of the call is a change of what its user waits for",
     lambda s: calls(s.trial),
@@ -112,10 +104,8 @@ PYTHON_CALL: Final = Doubt(
 
 QUANTISED: Final = Doubt(
     "quantised",
-    (
-        "the clock's tick is a visible part of the window; the estimate is a mean of"
-        " ticks and its interval includes one"
-    ),
+    "the clock's tick is a visible part of the window; the estimate is a mean of "
+    "ticks and its interval includes one",
     Act.PRINT,
     "the interval includes the tick",
     lambda s: s.summary.quantised,
@@ -123,10 +113,8 @@ QUANTISED: Final = Doubt(
 
 UNDER_FLOOR: Final = Doubt(
     "under-floor",
-    (
-        "less than five times what the clock reads around nothing; the floor is a "
-        "large part of the number"
-    ),
+    "less than five times what the clock reads around nothing; the floor is a "
+    "large part of the number",
     Act.PRINT,
     "the floor hides part of a change and makes none",
     lambda s: under_floor(s.trial),

@@ -36,10 +36,8 @@ def of_gpu(trial: Trial, name: str) -> list[Any]:
 
 BUSY_MACHINE: Final = Doubt(
     "busy-machine",
-    (
-        "other work kept the cores busy; measure again on a quiet machine, or give "
-        "--budget more seconds than the run took, so that quiet moments are found"
-    ),
+    "other work kept the cores busy; measure again on a quiet machine, or give "
+    "--budget more seconds than the run took, so that quiet moments are found",
     Act.PRINT,
     "both sides' windows stand in turn and meet the same",
     lambda s: s.extra.get("neighbours", 0.0) > NEIGHBOURS,
@@ -55,10 +53,8 @@ DISTURBED_GPU: Final = Doubt(
 
 LOGGED_IN: Final = Doubt(
     "logged-in",
-    (
-        "somebody's terminal was at work on this machine of a fleet; measure again "
-        "when nobody is logged in"
-    ),
+    "somebody's terminal was at work on this machine of a fleet; measure again "
+    "when nobody is logged in",
     Act.PRINT,
     "both sides' windows stand in turn and meet the same",
     lambda s: s.extra.get("terminals", 0) > 0,
@@ -66,11 +62,9 @@ LOGGED_IN: Final = Doubt(
 
 THROTTLED: Final = Doubt(
     "throttled",
-    (
-        "the GPU lowered its clock for its power or temperature, or samples ran at "
-        "different clocks; let it cool down, or compare only within a run; "
-        "`steelyard doctor` says what can be locked"
-    ),
+    "the GPU lowered its clock for its power or temperature, or samples ran at "
+    "different clocks; let it cool down, or compare only within a run; "
+    "`steelyard doctor` says what can be locked",
     Act.PRINT,
     "a change of the clock alone is told apart by cycles",
     lambda s: throttled(s.trial),

@@ -60,10 +60,8 @@ def two_groups(times: Sequence[float], step: float = 0.0) -> bool:
 
 BIMODAL: Final = Doubt(
     "bimodal",
-    (
-        "the samples fall into two groups and no single number stands for both; look"
-        " at the histogram, and for what changes between launches"
-    ),
+    "the samples fall into two groups and no single number stands for both; look "
+    "at the histogram, and for what changes between launches",
     Act.PRINT,
     "the spread between blocks holds what it does to a change",
     lambda s: two_groups(s.times, s.trial.clock.quantum / s.trial.samples.launches[0]),
@@ -71,20 +69,16 @@ BIMODAL: Final = Doubt(
 
 DEPENDENT_BLOCKS: Final = Doubt(
     "dependent-blocks",
-    (
-        "a block is like the one before it, so that a few in a row say less than so "
-        "many; gate again on a quieter machine"
-    ),
+    "a block is like the one before it, so that a few in a row say less than so "
+    "many; gate again on a quieter machine",
     Act.PRINT,
     "a change counts only if three times its error does not explain it",
 )
 
 DRIFTING: Final = Doubt(
     "drifting",
-    (
-        "later samples are slower or faster than early ones; the machine or the "
-        "kernel changes while it is measured"
-    ),
+    "later samples are slower or faster than early ones; the machine or the "
+    "kernel changes while it is measured",
     Act.PRINT,
     "both sides drift alike, or their blocks differ",
     lambda s: drifts(s.times),
@@ -92,11 +86,9 @@ DRIFTING: Final = Doubt(
 
 FEW_SAMPLES: Final = Doubt(
     "few-samples",
-    (
-        "the time ended before the interval means anything; give --budget more "
-        "seconds than the run took: its turns share them, and have 0.08 s each "
-        "without it"
-    ),
+    "the time ended before the interval means anything; give --budget more "
+    "seconds than the run took: its turns share them, and have 0.08 s each "
+    "without it",
     Act.PRINT,
     "a change is judged by blocks, not by samples",
     lambda s: len(s.times) < stats.MINIMUM,
@@ -104,30 +96,24 @@ FEW_SAMPLES: Final = Doubt(
 
 IMPORTED: Final = Doubt(
     "imported",
-    (
-        "another tool measured it: caches, clock and statistics are that tool's, and"
-        " nothing was checked here; compare it with numbers of the same tool alone"
-    ),
+    "another tool measured it: caches, clock and statistics are that tool's, and "
+    "nothing was checked here; compare it with numbers of the same tool alone",
     Act.OPEN,
     "a stored number of another tool is no side of a gate",
 )
 
 ONE_BLOCK: Final = Doubt(
     "one-block",
-    (
-        "there is one block, so the interval knows nothing of what differs between "
-        "processes; raise --blocks before comparing"
-    ),
+    "there is one block, so the interval knows nothing of what differs between "
+    "processes; raise --blocks before comparing",
     Act.PRINT,
     "a change of one block is unresolved by itself",
 )
 
 PREEMPTED: Final = Doubt(
     "preempted",
-    (
-        "more than a quarter of the samples were interrupted by the scheduler; "
-        "measure again on a quiet machine"
-    ),
+    "more than a quarter of the samples were interrupted by the scheduler; "
+    "measure again on a quiet machine",
     Act.PRINT,
     "the spread between blocks holds what it does to a change",
     lambda s: sum(map(bool, s.trial.samples.preemptions)) > DISTURBED * len(s.times),
@@ -135,11 +121,9 @@ PREEMPTED: Final = Doubt(
 
 UNSETTLED: Final = Doubt(
     "unsettled",
-    (
-        "the interval is wider than 5 % to either side; raise --blocks, give "
-        "--budget more seconds than the run took (its turns share them, and have "
-        "0.08 s each without it), or accept the printed interval"
-    ),
+    "the interval is wider than 5 % to either side; raise --blocks, give "
+    "--budget more seconds than the run took (its turns share them, and have "
+    "0.08 s each without it), or accept the printed interval",
     Act.PRINT,
     "a change is judged by blocks, not by one interval",
     lambda s: s.summary.estimate.sampled > max(WIDE, s.precision),

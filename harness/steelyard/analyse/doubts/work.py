@@ -51,10 +51,8 @@ def idle(trial: Trial) -> bool:
 
 ALLOCATES: Final = Doubt(
     "allocates",
-    (
-        "each launch allocates memory, which is timed with its work; give it "
-        "preallocated buffers, such as out= of NumPy's functions"
-    ),
+    "each launch allocates memory, which is timed with its work; give it "
+    "preallocated buffers, such as out= of NumPy's functions",
     Act.PRINT,
     "users of the work pay for it too, on both sides alike",
     lambda s: s.audited.get("peak_bytes", 0) >= ALLOCATED,
@@ -62,21 +60,17 @@ ALLOCATES: Final = Doubt(
 
 CHANGES_PROCESS: Final = Doubt(
     "changes-process",
-    (
-        "the case changed its process for good: `steelyard show RUN CASE` lists what"
-        " under changed; it was put back for the next case. Have the case do so"
-    ),
+    "the case changed its process for good: `steelyard show RUN CASE` lists what "
+    "under changed; it was put back for the next case. Have the case do so",
     Act.PRINT,
     "what a case sets up for itself is part of what its user runs",
 )
 
 COLLAPSED_INPUT: Final = Doubt(
     "collapsed-input",
-    (
-        "inputs are zeros, denormals, infinities or one constant, or in-place "
-        "updates turned them into such during the window; users have other data: "
-        "measure it cold, or give inputs that survive"
-    ),
+    "inputs are zeros, denormals, infinities or one constant, or in-place "
+    "updates turned them into such during the window; users have other data: "
+    "measure it cold, or give inputs that survive",
     Act.OPEN,
     "work that is quick with zeros is no faster with users' data",
     lambda s: bool(s.extra.get("collapsed", False)),
@@ -84,10 +78,8 @@ COLLAPSED_INPUT: Final = Doubt(
 
 IDLE: Final = Doubt(
     "idle",
-    (
-        "the processor was idle for half of the windows and more: the work sleeps, "
-        "or waits for a disk or another process, and that is no work"
-    ),
+    "the processor was idle for half of the windows and more: the work sleeps, "
+    "or waits for a disk or another process, and that is no work",
     Act.OPEN,
     "what sleeps, or works in another process, is not timed",
     lambda s: idle(s.trial),
@@ -95,10 +87,8 @@ IDLE: Final = Doubt(
 
 NOT_LAUNCHED: Final = Doubt(
     "not-launched",
-    (
-        "the code is for a target that it was not launched on, so nothing says that "
-        "its result is right; launch it where there is one"
-    ),
+    "the code is for a target that it was not launched on, so nothing says that "
+    "its result is right; launch it where there is one",
     Act.PRINT,
     "a build is measured, and it was made",
     lambda s: not s.extra.get("launched", True),
@@ -106,10 +96,8 @@ NOT_LAUNCHED: Final = Doubt(
 
 REMEMBERS: Final = Doubt(
     "remembers",
-    (
-        "a launch on new data takes much longer than the same again: the work keeps "
-        "results, or looks whether they are there; users have new data"
-    ),
+    "a launch on new data takes much longer than the same again: the work keeps "
+    "results, or looks whether they are there; users have new data",
     Act.FAIL,
     "a result that was kept was not computed while it was timed",
     lambda s: remembers(s.audited.get("again", ())),
@@ -117,11 +105,9 @@ REMEMBERS: Final = Doubt(
 
 RESCHEDULED: Final = Doubt(
     "rescheduled",
-    (
-        "the work changed its niceness, its scheduling policy or the processors that"
-        " it may use (see rescheduled of `steelyard show`); users' processes have "
-        "the usual ones"
-    ),
+    "the work changed its niceness, its scheduling policy or the processors that "
+    "it may use (see rescheduled of `steelyard show`); users' processes have "
+    "the usual ones",
     Act.OPEN,
     "the two sides do not have the same share of the machine",
     lambda s: bool(s.extra.get("rescheduled")),
@@ -129,10 +115,8 @@ RESCHEDULED: Final = Doubt(
 
 SPINS: Final = Doubt(
     "spins",
-    (
-        "threads that the work left behind keep a processor busy when it has "
-        "returned; end them, or have them sleep"
-    ),
+    "threads that the work left behind keep a processor busy when it has "
+    "returned; end them, or have them sleep",
     Act.OPEN,
     "what such threads do is not timed",
     lambda s: bool(s.audited.get("spins")),
@@ -140,10 +124,8 @@ SPINS: Final = Doubt(
 
 UNCHECKED: Final = Doubt(
     "unchecked",
-    (
-        "no reference was given, so a wrong result would not be seen; add "
-        "b.check(reference, ...)"
-    ),
+    "no reference was given, so a wrong result would not be seen; add "
+    "b.check(reference, ...)",
     Act.FASTER,
     "nothing says that the faster work has the right result",
     lambda s: s.extra.get("launched", True) and not s.extra.get("checked", True),
@@ -151,11 +133,9 @@ UNCHECKED: Final = Doubt(
 
 UNCONFIRMED: Final = Doubt(
     "unconfirmed",
-    (
-        "launches on new data, which another process timed, take more than twice "
-        "what the samples say, or could not be timed: the work keeps results, skips "
-        "launches, works outside of them, or changes what measures it"
-    ),
+    "launches on new data, which another process timed, take more than twice "
+    "what the samples say, or could not be timed: the work keeps results, skips "
+    "launches, works outside of them, or changes what measures it",
     Act.FAIL,
     "its samples are not of the work that new data needs",
 )
