@@ -191,7 +191,8 @@ def attach(folder, *words, **environment):
     code, said = 0, []
     with pytest.MonkeyPatch.context() as patch, shell.printed(said):
         patch.chdir(folder)
-        for name, value in ({"PYTHONPATH": str(folder)} | environment).items():
+        around = {"PYTHONPATH": str(folder), "COLUMNS": "160"}
+        for name, value in (around | environment).items():
             patch.setenv(name, value)
         try:
             main(["attach", *map(str, words)])

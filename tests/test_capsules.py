@@ -121,6 +121,7 @@ def project(tmp_path_factory):
 def replay(project, tmp_path, monkeypatch):
     """Replay a capsule of the project's elsewhere."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
     where = (*QUICK, "--store", tmp_path / "r.db")
     return lambda name, *words: steelyard(
         "replay", project / f"{name}.syc", *words, *where
