@@ -64,9 +64,8 @@ def test_one_pair_of_blocks_says_nothing_of_its_ratios_error():
         rows.rows([trials.trial("a[i=x]"), trials.trial("a[i=y]")]), "i=x"
     )
     assert not any(one.relative.known for one in made)
-    claim = claims.Claim(
-        "c", ("a",), "kernel/warm", (claims.bound("<= 1.1"),), ("i=x",)
-    )
+    bounds = (claims.bound("<= 1.1"),)
+    claim = claims.Claim("c", ("a",), "kernel/warm", bounds, relative_to=("i=x",))
     judged = claims.judge([claim], made, trials.FACTS)
     assert {str(one.state) for one in judged} == {"undecided"}
     assert {one.why for one in judged} == {

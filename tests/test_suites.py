@@ -184,11 +184,11 @@ def few_of(build_space):
     """Return `build_space` of the first three candidates."""
     from steelyard_lock import spaces
 
-    def few(point):
+    def few(point, **settings):
         every = spaces.candidates
         try:
             spaces.candidates = lambda *of: every(*of)[:3]
-            return build_space(point)
+            return build_space(point, **settings)
         finally:
             spaces.candidates = every
 
