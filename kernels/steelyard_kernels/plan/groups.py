@@ -101,7 +101,10 @@ class Groups:
             memory = self.stored - _numbers(writer.values)
             alone, _ = self.pieces.of(writer.values, self.stored)
             program, _ = self.pieces.of(group.values, memory)
-            if reduces_rows(program, alone, gpu):
+            key = id(alone), id(program)
+            if key not in self._legal:
+                self._legal[key] = reduces_rows(program, alone, gpu)
+            if self._legal[key]:
                 self._fuse(group, (writer,), memory)
                 return
 
