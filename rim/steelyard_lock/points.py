@@ -34,7 +34,7 @@ from steelyard_kernels.library.examples import Spec
 from steelyard_kernels.plan.launches import Plan
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.gpu import GPUS
-from steelyard_kernels.schedule.schedule import Schedule
+from steelyard_kernels.schedule.schedule import Schedule, partition_of
 from steelyard_kernels.targets import CUDA, device, parse, parse_all
 
 Axis: TypeAlias = "int | float | str | tuple[Axis, ...] | None"
@@ -53,7 +53,7 @@ class Point:
     arrays: tuple[Spec, ...]
     target: str
     schedule: str = ""
-    """The label of a candidate; empty: the heuristic's."""
+    """The label of a candidate, or of a partition; empty: those that builds take."""
     registers: int = 0
     """The most that a thread may have; 0: as the schedule says."""
     nvrtc: str = ""
@@ -83,6 +83,7 @@ Arrays = tuple[tuple[tuple[int, ...], DType], ...]
 def ready(point: Point) -> tuple[KernelFunction, Arrays, Schedule | None]:
     """Find a point's kernel, arrays and schedule; raises KernelError for none."""
     kernel, arrays = _given(point)
+    partition = partition_of(point.schedule)
     if point.launch is not None:
         plan = planned(point)
         if plan is None or point.launch >= len(plan.launches):
@@ -94,8 +95,10 @@ def ready(point: Point) -> tuple[KernelFunction, Arrays, Schedule | None]:
         program = plan.launches[point.launch].program
         kernel = kernel.part(program)
         arrays = tuple((node.shape, node.dtype) for node in program.inputs)
-    elif not point.schedule and not point.registers:
-        return kernel, arrays, None
+        if partition and not point.registers:
+            return kernel, arrays, None
+    elif (partition or not point.schedule) and not point.registers:
+        return kernel, arrays, partition
     elif plan := planned(point):
         raise KernelError(
             f"{point.label} is {len(plan.launches)} launches, a schedule and a limit of "
@@ -106,8 +109,9 @@ def ready(point: Point) -> tuple[KernelFunction, Arrays, Schedule | None]:
 
 def planned(point: Point) -> Plan | None:
     """Return the launches of a point's kernel; None where it is one."""
-    program = traced(point, *_given(point))
-    return plan_of(Request(program, None, parse(point.target)))
+    program, target = traced(point, *_given(point)), parse(point.target)
+    chosen = partition_of(point.schedule) or tuned(program, target, aligned=True)
+    return plan_of(Request(program, chosen, target))
 
 
 def _given(point: Point) -> tuple[KernelFunction, Arrays]:
@@ -181,7 +185,7 @@ def _module(path: str) -> ModuleType:
 def _schedule(point: Point, program: Program) -> Schedule:
     target = parse(point.target)
     machine, simple = device(target), simplify(program)
-    if point.schedule:
+    if point.schedule and not partition_of(point.schedule):
         chosen = _labelled(point, strategies.candidates(simple, machine))
     else:
         found = tuned(program, target, aligned=True)

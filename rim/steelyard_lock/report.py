@@ -58,6 +58,7 @@ def launches(rows: Sequence[Row]) -> Iterator[RenderableType | str]:
             yield grid(title, *heads, tuple(lines))
             size, least = (row.facts[f"workspace_{n}"] for n in ("bytes", "bound"))
             yield f"workspace: {size} bytes, at least {least} are live at once"
+            yield str(row.facts["partition"])
 
 
 def resources(rows: Sequence[Row]) -> Iterator[RenderableType | str]:

@@ -82,10 +82,10 @@ def kernels_of(point: Point) -> tuple[PointKernel, ...]:
 
 
 def launches_of(point: Point) -> tuple[Point, ...]:
-    """Return a point for each distinct kernel of one of several launches, else itself."""
+    """Return a point for each distinct kernel of one of several launches, else none."""
     kernels = kernels_of(point)
     if len(kernels) == 1 and not kernels[0].reason:
-        return (point,)
+        return ()
     return tuple(replace(point, launch=kernel.launches[0]) for kernel in kernels)
 
 

@@ -63,11 +63,12 @@ def _stages(point: Point) -> Iterator[tuple[str, str]]:
     yield "trace", expr_print.text(program)
     yield "program", expr_print.text(simplify(program))
     schedule = schedule or tuned(program, target, aligned=True)
-    plan = None if schedule else plan_of(Request(program, None, target))
+    loops = schedule and not schedule.launches
+    plan = None if loops else plan_of(Request(program, schedule, target))
     if plan is not None:
         yield "launches", plan.text()
     for part in [each.program for each in plan.launches] if plan else [program]:
-        stated = schedule or tuned(part, target, aligned=True)
+        stated = tuned(part, target, aligned=True) if plan else schedule
         chosen, made = lowered(Request(part, stated, target))
         yield "schedule", f"{strategy(part)} {chosen.label}\n{chosen}\n"
         yield "loops", loops_print.text(made.kernel)

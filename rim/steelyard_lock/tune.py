@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from steelyard_kernels.group import Progress
     from steelyard_kernels.library.examples import Spec
     from steelyard_lock.points import Axis, Point
-    from steelyard_lock.tuning import How, Tuning
+    from steelyard_lock.tuning import Tuning
+    from steelyard_lock.tuning_space import How
 
 KEEP = "tuned.json"
 """Where choices go unless builds here read another file."""
@@ -95,8 +96,8 @@ def command(
 ) -> int:
     """Measure the candidates of kernels and keep the fastest schedule of each.
 
-    KERNEL is as `steelyard compile` takes it; of several launches each distinct kernel
-    is tuned. Candidates are built in groups, screened in rounds of which a quarter goes
+    KERNEL is as `steelyard compile` takes it; of several launches first their partition
+    is tuned, then each distinct kernel of the one that is chosen. Candidates are built in groups, screened in rounds of which a quarter goes
     on, and the finalists confirmed. Every trial is stored: what was stopped goes on when
     it is asked for again.
     """
@@ -104,13 +105,15 @@ def command(
         from steelyard_lock import points, spaces, tuning_report
 
         asked_for = points.points(kernels, target, axes=axes, arrays=arrays)
-        found = [one for point in asked_for for one in spaces.launches_of(point)]
         if listed:
-            _list(found, as_json=as_json)
+            _list(
+                [e for one in asked_for for e in (one, *spaces.launches_of(one))],
+                as_json=as_json,
+            )
             return 0
         place = keep or os.environ.get("STEELYARD_TUNED") or KEEP
         made = []
-        for done in _tuned(found, _Budget(budget, len(found)), top, asked):
+        for done in _tuned(asked_for, _Budget(budget), top, asked):
             made.append(done)
             if place != "off":
                 done.keep(place)
@@ -124,9 +127,9 @@ def command(
 
 
 def _list(found: Sequence[Point], *, as_json: bool) -> None:
-    from steelyard_lock import tuning, tuning_report
+    from steelyard_lock import tuning_report, tuning_space
 
-    tried = [tuning.Space.of(point) for point in found]
+    tried = [tuning_space.Space.of(point) for point in found]
     if as_json:
         click.echo(tuning_report.space_dumps(tried))
     for space in () if as_json else tried:
@@ -134,18 +137,30 @@ def _list(found: Sequence[Point], *, as_json: bool) -> None:
 
 
 def _tuned(
-    found: Sequence[Point], left: _Budget, top: int | None, asked: Mapping[str, Any]
+    asked_for: Sequence[Point], left: _Budget, top: int | None, asked: Mapping[str, Any]
 ) -> Iterator[Tuning]:
-    """Yield what becomes of each kernel for which there is time."""
-    from steelyard_lock import tuning
+    """Yield what becomes of each kernel for which there is time, and of partitions."""
+    from steelyard_lock import spaces, tuning, tuning_space
 
-    for point in found:
+    parts = {point: spaces.launches_of(point) for point in asked_for}
+    pending = [*asked_for]
+    while pending:
+        point = pending.pop(0)
+        kernels = parts.get(point, ())
         if not left.more:
             click.echo(f"no time left for {point.label}", err=True)
             continue
-        done = tuning.tune(point, _how(point, top=left.top(top), **asked))
-        left.spent(done)
-        yield done
+        space = tuning_space.Space.of(point)
+        if not kernels or len(space.ranked) > 1:
+            count = sum(1 + len(parts.get(one, ())) for one in (point, *pending))
+            how = _how(point, top=left.top(top, count), **asked)
+            done = tuning.tune(space, how)
+            left.spent(done)
+            yield done
+            if kernels:
+                own = replace(point, schedule=done.chosen.label)
+                kernels = spaces.launches_of(own)
+        pending = [*kernels, *pending]
 
 
 class _Budget:
@@ -154,25 +169,24 @@ class _Budget:
     FIRST = 0.2
     """Seconds that a candidate is expected to take before any was tuned."""
 
-    def __init__(self, seconds: float | None, kernels: int) -> None:
-        self._left, self._kernels, self._each = seconds, kernels, self.FIRST
+    def __init__(self, seconds: float | None) -> None:
+        self._left, self._each = seconds, self.FIRST
 
     @property
     def more(self) -> bool:
         """Whether any time is left."""
         return self._left is None or self._left > 0
 
-    def top(self, asked: int | None) -> int | None:
-        """Return how many candidates of the next kernel there is time for."""
+    def top(self, asked: int | None, kernels: int) -> int | None:
+        """Return how many candidates of the next of so many there is time for."""
         if self._left is None:
             return asked
-        count = max(1, int(self._left / self._kernels / self._each))
+        count = max(1, int(self._left / kernels / self._each))
         return count if asked is None else min(count, asked)
 
     def spent(self, done: Tuning) -> None:
         """Take off what a kernel took, and learn what its candidates did."""
         taken = sum(done.seconds.values())
-        self._kernels -= 1
         self._each = taken / len(done.batch.results)
         if self._left is not None:
             self._left -= taken
@@ -190,7 +204,7 @@ def _how(
     from steelyard.declare.config import OFF
     from steelyard.store import session
     from steelyard_kernels.targets import CPU
-    from steelyard_lock.tuning import How
+    from steelyard_lock.tuning_space import How
 
     chosen = replace(config.load(flags), peaks=OFF)
     settings = Settings(seed=chosen.seed, timeout=chosen.timeout)

@@ -1,5 +1,7 @@
 """Find the fastest candidate of a point: build all, halve by measuring, confirm the best.
 
+Candidates are schedules of a kernel, or partitions of a program of several launches.
+
     Point --build--> distinct codes --screen, a quarter each time--> finalists --confirm-->
 
 Every trial is a case's of the harness and stored when it is taken. A tuning that was
@@ -11,11 +13,11 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 from steelyard.analyse import rows as analysed
 from steelyard.analyse.rows import Row
@@ -38,14 +40,12 @@ from steelyard_kernels.building.cache import keeps
 from steelyard_kernels.building.keys import sources
 from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.simplify import simplify
-from steelyard_kernels.group import Batch, Candidate, Progress, build_all
-from steelyard_kernels.schedule import strategies
-from steelyard_kernels.schedule.model import Prediction
+from steelyard_kernels.group import Batch
 from steelyard_kernels.schedule.schedule import Schedule
-from steelyard_kernels.targets import device, parse
+from steelyard_kernels.targets import parse
 from steelyard_lock.points import Point
-from steelyard_lock.tuning_cases import Tuned, case
+from steelyard_lock.tuning_cases import case
+from steelyard_lock.tuning_space import How, Space
 
 KEPT: Final = 4
 """One candidate in so many goes on from each round of the screening."""
@@ -69,62 +69,9 @@ MODE: Final = mode("kernel/warm")
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
-    """All that a recipe tried of a point: candidates by their prediction, and refusals."""
-
-    point: Point
-    tuned: Tuned
-    ranked: tuple[tuple[Schedule, Prediction], ...]
-    refused: tuple[tuple[Schedule, str], ...]
-    heuristic: Schedule
-
-    @classmethod
-    def of(cls, point: Point) -> Space:
-        """Propose schedules; raises KernelError where there are none to choose of."""
-        found = Tuned.of(point)
-        program, machine = simplify(found.program), device(parse(point.target))
-        refused: list[tuple[Schedule, str]] = []
-        ranked = strategies.rank(
-            program, machine, refuse=lambda *each: refused.append(each)
-        )
-        return cls(
-            point,
-            found,
-            tuple(ranked),
-            tuple(refused),
-            strategies.heuristic(program, machine),
-        )
-
-    def best(self, count: int | None) -> tuple[Candidate, ...]:
-        """Return the best predicted, the heuristic's among them."""
-        chosen = [schedule for schedule, _ in self.ranked[:count]]
-        if self.heuristic not in chosen:
-            chosen.append(self.heuristic)
-        return tuple(Candidate(s.label, self.tuned.program, s) for s in chosen)
-
-
-@dataclass(frozen=True, slots=True)
-class How:
-    """How a tuning measures, and what it is told of meanwhile."""
-
-    settings: Settings
-    gpu: Mapping[str, Any]
-    store: str
-    top: int | None = None
-    """How many of the best predicted are built; None: all."""
-    blocks: int = 4
-    """Of the finalists, each a process."""
-    threads: int | None = None
-    wait: float = 0.0
-    built: Callable[[Progress], None] = lambda _: None
-    measured: Callable[[str, int, int], None] = lambda *_: None
-
-
-@dataclass(frozen=True, slots=True)
 class Tuning:
     """What a tuning came to."""
 
-    point: Point
     space: Space
     batch: Batch
     run: Run
@@ -135,6 +82,11 @@ class Tuning:
     """Of the last blocks alone, with their time over the heuristic's, the fastest first."""
     seconds: Mapping[str, float]
     """That building, screening and confirming took."""
+
+    @property
+    def point(self) -> Point:
+        """What was tuned."""
+        return self.space.point
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -158,7 +110,7 @@ class Tuning:
         ratio = best.relative
         if ratio is None or not ratio.high < 1:
             return self.space.heuristic
-        return self.space.tuned.schedules[str(best.axes["schedule"])]
+        return self.space.tuned.schedule(str(best.axes["schedule"]))
 
     @property
     def gain(self) -> Estimate | None:
@@ -180,45 +132,34 @@ class Tuning:
         tuned.keep(path, program, target, self.chosen, facts)
 
 
-def tune(point: Point, how: How) -> Tuning:
+def tune(space: Space, how: How) -> Tuning:
     """Build and measure the candidates of a point.
 
     Raises:
-        KernelError: there is no such kernel, nothing to choose, or nowhere to keep builds.
+        KernelError: nothing of it can be built, or there is nowhere to keep builds.
         SteelyardError: another run measures, or no candidate is right.
     """
-    space = Space.of(point)
     if not keeps():
         raise KernelError(
             "tuning hands builds to the processes that measure by the cache on disk, and "
             "STEELYARD_CACHE=off says that there is none; unset it, or name a folder."
         )
     began = perf_counter()
-    batch = build_all(
-        space.best(how.top),
-        target=point.target,
-        threads=how.threads or len(os.sched_getaffinity(0)),
-        levels=frozenset({"disk"}),
-        progress=how.built,
-    )
+    batch = space.built(how)
     built = perf_counter()
-    labels = [one.schedule.label for one in batch.distinct]
-    schedules = space.tuned.schedules
     first = _same_code(batch, space.heuristic)
     with _recorded(space, how) as journal:
-        left = journal.screened([schedules[each] for each in labels], first)
+        left = journal.screened([one.schedule for one in batch.distinct], first)
         screened = perf_counter()
         last = journal.confirmed(left, first)
-        found = journal.audited(_finalists(last, case(point, first).id))
+        found = journal.audited(_finalists(last, case(space.point, first).id))
     times = {
         "build": built - began,
         "screen": screened - built,
         "confirm": perf_counter() - screened,
     }
     trials, resumed = tuple(journal.trials), journal.resumed
-    return Tuning(
-        point, space, batch, journal.run, trials, resumed, tuple(found), times
-    )
+    return Tuning(space, batch, journal.run, trials, resumed, tuple(found), times)
 
 
 def _same_code(batch: Batch, wanted: Schedule) -> Schedule:
@@ -288,7 +229,7 @@ class Journal:
         """Leave out the fastest until it is right on other data too: see `audit`."""
         errors = []
         for place, row in enumerate(rows):
-            fastest = self.space.tuned.schedules[str(row.axes["schedule"])]
+            fastest = self.space.tuned.schedule(str(row.axes["schedule"]))
             (trial,) = self._block([fastest], self.how.settings, "auditing")
             if not trial.error:
                 return list(rows[place:])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -28,9 +28,9 @@ from steelyard_kernels.expression.structure import described
 from steelyard_kernels.function import KernelFunction
 from steelyard_kernels.library.examples import Spec
 from steelyard_kernels.schedule import strategies
-from steelyard_kernels.schedule.schedule import Schedule
+from steelyard_kernels.schedule.schedule import Schedule, partition_of
 from steelyard_kernels.targets import CPU, device, parse
-from steelyard_lock.points import Arrays, Point, ready, spec_of, traced
+from steelyard_lock.points import Arrays, Point, find, ready, spec_of, traced
 
 Array = NDArray[Any]
 
@@ -40,6 +40,10 @@ ULPS: Final = 32
 LAMBDA: Final = 8
 """Of a sum of k numbers also 8 sqrt(k) epsilons of what they are added up in: Higham and
 Mary, "A new approach to probabilistic rounding error analysis", 2019."""
+
+MOVED: Final = 2.0**-20
+"""Relative difference of inputs by which it is found how outputs move: far from
+float64's, and small enough that they move in proportion."""
 
 ANSWERS: Final = 2
 """Answers of the reference that are held: of the cases' own data, and of other data."""
@@ -72,22 +76,31 @@ class Tuned:
         kernel, arrays, _ = ready(point)
         return cls(kernel, arrays, traced(point, kernel, arrays), point.target)
 
+    def schedule(self, label: str) -> Schedule:
+        """Return the candidate of a label."""
+        return partition_of(label) or self._schedules[label]
+
     @cached_property
-    def schedules(self) -> Mapping[str, Schedule]:
-        """Every candidate by its label."""
+    def _schedules(self) -> Mapping[str, Schedule]:
         machine = device(parse(self.target))
         every = strategies.candidates(simplify(self.program), machine)
         return {schedule.label: schedule for schedule in every}
 
     @cached_property
-    def _answers(self) -> dict[bytes, list[Array]]:
+    def _answers(self) -> dict[bytes, Any]:
         return {}
 
     def oracle(self, *arrays: Array) -> list[Array]:
-        """Return what outputs, then updated inputs, hold: in float64.
+        """Return what outputs, then updated inputs, hold: in float64."""
+        given = self.kernel.signature.scalars
+        scalars = {s.name: s.default for s in given if s.default is not None}
+        found = reference.evaluate(self.program, arrays, scalars)
+        seen = [output for output in self.program.outputs if not output.hidden]
+        seen.sort(key=lambda o: -1 if o.updates is None else o.updates)
+        return [found[output.name] for output in seen]
 
-        All candidates ask it of the same data, and are answered once.
-        """
+    def once(self, function: Callable[..., Any], *arrays: Array) -> Any:
+        """Return what a reference says of arrays: all candidates ask it of the same."""
         name = blake2b(digest_size=16)
         for array in arrays:
             name.update(np.ascontiguousarray(array).tobytes())
@@ -95,17 +108,15 @@ class Tuned:
         if name.digest() not in answers:
             while len(answers) >= ANSWERS:
                 answers.pop(next(iter(answers)))
-            given = self.kernel.signature.scalars
-            scalars = {s.name: s.default for s in given if s.default is not None}
-            found = reference.evaluate(self.program, arrays, scalars)
-            seen = [output for output in self.program.outputs if not output.hidden]
-            seen.sort(key=lambda o: -1 if o.updates is None else o.updates)
-            answers[name.digest()] = [found[output.name] for output in seen]
+            answers[name.digest()] = function(*arrays)
         return answers[name.digest()]
 
-    @cached_property
-    def tolerances(self) -> tuple[float, float | None]:
-        """The relative and the absolute error that are allowed."""
+    def tolerances(self, *, launches: bool) -> tuple[float, float | None]:
+        """Return the relative and the absolute error that are allowed.
+
+        Of several `launches` errors of the first go through all others, as those of
+        inputs do.
+        """
         floats = [o.value.dtype for o in self.program.outputs]
         relative = ULPS * max(map(_epsilon, floats), default=0.0)
         sums = [
@@ -115,21 +126,30 @@ class Tuned:
             return relative, None
         added = [LAMBDA * _added(n) ** 0.5 * _epsilon(n.dtype) for n in sums]
         relative = max(relative, *added)
-        return relative, relative * self._scale()
+        size, moves = self._scale()
+        return relative, relative * (max(size, moves) if launches else size)
 
-    def _scale(self) -> float:
-        """Return the root mean square of the largest output, kept on disk by program."""
-        name = digest(f"scale {described(self.program)}".encode())
+    def _scale(self) -> tuple[float, float]:
+        """Return the root mean square of the largest output, and how outputs move.
+
+        That is the most by which one differs where inputs do, over the relative
+        difference of these. Kept on disk by program.
+        """
+        name = digest(f"scales {described(self.program)}".encode())
         kept = disk().get(name)
         if kept is not None:
-            return float(json.loads(kept))
+            size, moves = json.loads(kept)
+            return size, moves
         draw = np.random.default_rng(0)
         drawn = [_drawn(draw, *spec) for spec in self.arrays]
-        found = max(
-            float(np.sqrt(np.mean(np.square(each)))) for each in self.oracle(*drawn)
+        moved = [_moved(draw, each) for each in drawn]
+        pairs = [*zip(self.oracle(*drawn), self.oracle(*moved), strict=True)]
+        size = max(float(np.sqrt(np.mean(np.square(one)))) for one, _ in pairs)
+        most = max(
+            float(np.max(np.abs(one - other), initial=0)) for one, other in pairs
         )
-        disk().put(name, json.dumps(found).encode())
-        return found
+        disk().put(name, json.dumps((size, most / MOVED)).encode())
+        return size, most / MOVED
 
 
 def _added(node: Reduce | Dot) -> float:
@@ -149,11 +169,18 @@ def _drawn(draw: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> A
     return draw.integers(100, size=shape).astype(dtype.numpy)
 
 
+def _moved(draw: np.random.Generator, array: Array) -> Array:
+    signs = draw.choice((-MOVED, MOVED), array.shape)
+    return array * (1 + signs) if array.dtype.kind == "f" else array
+
+
 @lru_cache(maxsize=4)
 def _tuned(kernel: str, axes: str, arrays: str, target: str, launch: str) -> Tuned:
     place = ast.literal_eval(axes) if axes else ()
-    number = int(launch) if launch else None
-    return Tuned.of(Point(kernel, place, specs_of(arrays), target, launch=number))
+    number, _, own = launch.partition(" of ")
+    which = int(number) if number else None
+    point = Point(kernel, place, specs_of(arrays), target, own, launch=which)
+    return Tuned.of(point)
 
 
 def specs_of(text: str) -> tuple[Spec, ...]:
@@ -190,14 +217,31 @@ def tune(  # noqa: PLR0917 - the axes
 ) -> Call:
     """Launch a kernel under one schedule."""
     found = _tuned(kernel, axes, arrays, target, launch)
+    chosen, own = found.schedule(schedule), find(kernel)
+    work = Scheduled(found.kernel, chosen)
+    if isinstance(own, Benchmark) and not launch:
+        return _of_suite(b, own, axes, found, work)
     if target != CPU:
         b.on("cuda")
     given, made = declare(b, found.kernel, found.arrays, found.program)
-    rtol, atol = found.tolerances
-    b.check(found.oracle, *given, rtol=rtol, atol=atol)
+    rtol, atol = found.tolerances(launches=bool(chosen.launches))
+    b.check(partial(found.once, found.oracle), *given, rtol=rtol, atol=atol)
     b.mode("kernel/warm")
-    work = Scheduled(found.kernel, found.schedules[schedule])
     return b.launch(work, *given, out=made if len(made) != 1 else made[0])
+
+
+def _of_suite(
+    b: Builder, own: Benchmark, axes: str, found: Tuned, work: Scheduled
+) -> Call:
+    """Return a benchmark's case under a schedule: its data, its reference, its bounds."""
+    call = own.function(b, **dict(ast.literal_eval(axes) if axes else ()))
+    if b.checked is not None and b.checked.function is not None:
+        once = partial(found.once, b.checked.function)
+        b.checked = replace(b.checked, function=once)
+    b.modes = ()
+    b.mode("kernel/warm")
+    rest = {name: each for name, each in call.scalars.items() if name != "constant"}
+    return replace(call, target=work, scalars=rest)
 
 
 BENCHMARK: Final[Benchmark] = benchmark(
@@ -208,11 +252,12 @@ BENCHMARK: Final[Benchmark] = benchmark(
 
 def case(point: Point, schedule: Schedule) -> Case:
     """Return one candidate of a point."""
+    own = f" of {point.schedule}" if point.schedule else ""
     axes = {
         "kernel": point.kernel,
         "axes": "" if point.arrays else repr(point.axes) if point.axes else "",
         "arrays": " ".join(point.shapes),
-        "launch": "" if point.launch is None else str(point.launch),
+        "launch": "" if point.launch is None else f"{point.launch}{own}",
         "target": point.target,
         "schedule": schedule.label,
     }

@@ -11,7 +11,8 @@ from steelyard.report import text
 from steelyard.report.grid import grid, sheet_of
 from steelyard.units import NOTHING
 from steelyard_device.timings_print import duration
-from steelyard_lock.tuning import Space, Tuning
+from steelyard_lock.tuning import Tuning
+from steelyard_lock.tuning_space import Space
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,7 +24,7 @@ SHOWN: Final = 5
 def space_page(space: Space) -> Iterator[RenderableType]:
     """Yield every candidate by its prediction, and every refusal with its reason."""
     lines = [
-        (schedule.label, duration(prediction.total))
+        (_said(space, schedule.label), duration(prediction.total))
         for schedule, prediction in space.ranked
     ]
     title = f"{space.point.label}: {len(lines)} candidates"
@@ -36,6 +37,12 @@ def space_page(space: Space) -> Iterator[RenderableType]:
     yield f"{space.point.label}: {len(lines)} candidates, {len(space.refused)} refused"
 
 
+def _said(space: Space, label: str) -> str:
+    """Return a schedule's label, with how a partition differs from the heuristic's."""
+    words = space.words.get(label)
+    return f"{label}: {words}" if words else label
+
+
 def tuning_page(found: Tuning) -> Iterator[RenderableType]:
     """Yield the finalists, and what there is to say in a few lines."""
     ranks = {s.label: n for n, (s, _) in enumerate(found.space.ranked, 1)}
@@ -46,7 +53,7 @@ def tuning_page(found: Tuning) -> Iterator[RenderableType]:
         own = label == found.space.heuristic.label
         lines.append(
             (
-                label,
+                _said(found.space, label),
                 duration(row.estimate.value),
                 text.margin(row.estimate) if row.estimate.known else NOTHING,
                 NOTHING if own or ratio is None else f"{ratio.value:.3f}",
@@ -75,7 +82,7 @@ def _sentences(found: Tuning) -> Iterator[str]:
     if found.chosen == found.space.heuristic:
         yield f"chosen: the heuristic's {found.chosen.label}: none is surely faster"
     else:
-        yield f"chosen: {found.chosen.label}"
+        yield f"chosen: {_said(found.space, found.chosen.label)}"
 
 
 def dumps(found: Sequence[Tuning]) -> str:
@@ -109,6 +116,7 @@ def _plain(found: Tuning) -> dict[str, Any]:
         "run": found.run.uid,
         "heuristic": found.space.heuristic.label,
         "chosen": found.chosen.label,
+        "differs": found.space.words.get(found.chosen.label),
         "ratio": gain and [gain.value, gain.low, gain.high],
         "finalists": final,
         "times": times,

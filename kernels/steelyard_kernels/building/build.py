@@ -116,15 +116,20 @@ def is_tuned() -> bool:
 
 
 def plan_of(asked: Request) -> Plan | None:
-    """Return the launches of a program; None where it is one kernel, as most are."""
+    """Return the launches of a program; None where it is one kernel, as most are.
+
+    Raises KernelError where the request's are none of it.
+    """
     from steelyard_kernels.schedule.strategies import is_one
 
-    simple = simplify(asked.program)
-    if is_one(simple):
+    simple, machine = simplify(asked.program), device(asked.target)
+    parts = asked.schedule.launches if asked.schedule else ()
+    if not parts and is_one(simple):
         return None
-    from steelyard_kernels.plan.partition import partition
+    from steelyard_kernels.plan.partition import given, partition
 
-    machine = device(asked.target)
+    if parts:
+        return asked.phases.run("partition", lambda: given(simple, machine, parts))
     return asked.phases.run("partition", lambda: partition(simple, machine))
 
 

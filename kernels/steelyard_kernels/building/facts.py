@@ -47,6 +47,7 @@ def _launches(built: Artifact) -> dict[str, object]:
     pairs = zip(built.plan.launches, built.parts, strict=True)
     return {
         "launches": [{"reason": each.reason, **facts_of(part)} for each, part in pairs],
+        "partition": built.schedule.label,
         "workspace_bytes": built.plan.size,
         "workspace_bound": built.plan.bound,
     }

@@ -59,7 +59,8 @@ def _build(asked: Request) -> Artifact:
     asked = replace(asked, schedule=found)
     named, made = restore(asked)
     if made is None:
-        made = None if found else _launches(asked, named)
+        loops = found and not found.launches
+        made = None if loops else _launches(asked, named)
         made = made or build_kernel(asked, named)
     return replace(made, chosen_by=by)
 
@@ -95,7 +96,8 @@ def explained(program: Program, target: str, constant: Iterable[str] = ()) -> st
 
         found = split(program, {name: name for name in constant}, device(where))
         return found.text() + explained(found.rest, target)
-    plan = plan_of(Request(program, None, where))
+    chosen = tuned(program, where, aligned=True)
+    plan = plan_of(Request(program, chosen, where))
     if plan is None:
         return explain(simplify(program), device(where))
     every = [plan.launches[first].program for first, *_ in plan.distinct]
@@ -151,6 +153,6 @@ def composed(asked: Request, plan: Plan, parts: tuple[Artifact, ...]) -> Artifac
         sum(part.code.nanoseconds for part in distinct),
     )
     texts = "\n".join(part.text for part in distinct)
-    how = Schedule(()), str(asked.target), texts, tuple(slots), 0, 0
+    how = plan.schedule, str(asked.target), texts, tuple(slots), 0, 0
     made = Artifact(asked.program, *how, code=code, plan=plan, parts=parts)
     return replace(made, phases=tuple(asked.phases.done))

@@ -43,10 +43,15 @@ class Groups:
         self.every: list[Group] = []
         self.of: dict[int, Group] = {}  # by the number of a value that it stores
         self._readers: dict[int, list[Group]] = {}  # by what they read
+        self._attends = partial(is_attention, gpu=isinstance(device, Gpu))
+        self.find()
+
+    def find(self) -> None:
+        """Have launches store all values, and join them."""
+        cuts, device = self.cuts, self.device
         for number in sorted(cuts.reasons):
             node = cuts.nodes[number]
-            self._add(Group([node], cuts.needs(node)))
-        self._attends = partial(is_attention, gpu=isinstance(device, Gpu))
+            self.add(Group([node], cuts.needs(node)))
         if isinstance(device, Machine) or device.cores:
             for group in list(self.every):
                 self._attend(group)
@@ -60,7 +65,8 @@ class Groups:
         """Return the numbers of the stored values that a launch may read."""
         return self.stored - group.again
 
-    def _add(self, group: Group) -> None:
+    def add(self, group: Group) -> None:
+        """Have a launch store values, of others in memory."""
         _, group.reads = inside(group.values, self.memory(group))
         self.every.append(group)
         self.of |= {node.number: group for node in group.values}
@@ -114,7 +120,7 @@ class Groups:
         for one in (*others, group):
             self._drop(one)
         needs = group.needs.union(*[one.needs for one in others])
-        self._add(Group(group.values, needs))
+        self.add(Group(group.values, needs))
 
     def _multiplies(self, group: Group) -> bool:
         nodes = self.cuts.nodes
@@ -168,7 +174,7 @@ class Groups:
                 for group in one:
                     self._drop(group)
                 needs = frozenset[int]().union(*[group.needs for group in one])
-                self._add(Group(nodes, needs, again))
+                self.add(Group(nodes, needs, again))
 
     def _weighed(self, group: Group, size: int) -> tuple[frozenset[int], list[Node]]:
         """Return the matrices that a launch may compute again, and the rows that it reads.
@@ -198,8 +204,8 @@ class Groups:
                 self.cuts.reasons[node.number] = "weights are made of it"
                 for group in [g for g in self.every if node.number in g.needs]:
                     self._drop(group)
-                    self._add(group)
-                self._add(Group([node], self.cuts.needs(node)))
+                    self.add(group)
+                self.add(Group([node], self.cuts.needs(node)))
 
     def _beside(self, group: Group, again: frozenset[int]) -> None:
         """Have a launch weigh sums, with another one that does if a kernel does both."""
@@ -216,7 +222,7 @@ class Groups:
                 values, needs, again = both, needs | other.needs, joined
                 break
         self._drop(group)
-        self._add(Group(values, needs, again))
+        self.add(Group(values, needs, again))
 
     def _is_read(self, group: Group) -> bool:
         """Say whether another launch reads what one stores, or it is the program's."""
@@ -309,7 +315,7 @@ class Groups:
         self._drop(one)
         self._drop(other)
         values = sorted([*one.values, *other.values], key=lambda node: node.number)
-        self._add(Group(values, one.needs | other.needs))
+        self.add(Group(values, one.needs | other.needs))
 
     def _share(self, one: Group, other: Group) -> None:
         """Join two launches of a common reduction unless both are too much for a kernel."""

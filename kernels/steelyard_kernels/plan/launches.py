@@ -1,6 +1,6 @@
 """What a partition is: launches in order, and where each array of one lies.
 
-plan   = (Launch* launches, Buffer* buffers, int size, int bound)
+plan   = (Launch* launches, Buffer* buffers, int size, int bound, Part* parts)
 launch = (program, home* reads, home* writes, reason)
 home   = str      -- an array of the whole program, by name
 | int      -- a buffer, by number
@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.structure import described, structure
 from steelyard_kernels.schedule.parameters import Slot
+from steelyard_kernels.schedule.schedule import Part, Schedule
 
 WORKSPACE: Final = ".workspace"
 """The array that has all buffers; no parameter has such a name."""
@@ -47,13 +48,20 @@ class Buffer:
 class Plan:
     """The launches of a program, and its workspace of `size` bytes.
 
-    `bound` is the most bytes of buffers that are live during one launch.
+    `bound` is the most bytes of buffers that are live during one launch. `parts` are the
+    partition that the launches follow from: of equal ones side by side each is one.
     """
 
     launches: tuple[Launch, ...]
     buffers: tuple[Buffer, ...]
     size: int
     bound: int
+    parts: tuple[Part, ...]
+
+    @property
+    def schedule(self) -> Schedule:
+        """The partition, as builds are given it."""
+        return Schedule((), launches=self.parts)
 
     @property
     def distinct(self) -> list[list[int]]:
@@ -80,9 +88,10 @@ class Plan:
             f"{each.last}; {each.reason}"
             for number, each in enumerate(self.buffers)
         ]
-        lines.append(
-            f"workspace: {self.size} bytes, at least {self.bound} are live at once"
-        )
+        lines += [
+            f"workspace: {self.size} bytes, at least {self.bound} are live at once",
+            self.schedule.label,
+        ]
         return "\n".join(lines) + "\n"
 
 

@@ -26,10 +26,12 @@ from steelyard_kernels.plan.chunks import in_chunks
 from steelyard_kernels.plan.cuts import WALKS, Cuts, is_product, nbytes
 from steelyard_kernels.plan.groups import Groups
 from steelyard_kernels.plan.launches import Buffer, Home, Launch, Plan
+from steelyard_kernels.plan.parts import Given, parts_of
 from steelyard_kernels.plan.pieces import Group, copying, inside
 from steelyard_kernels.plan.rates import is_kernel, predicted, rates_of
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
+from steelyard_kernels.schedule.schedule import Part
 from steelyard_kernels.schedule.strategies import heuristic, lower
 
 MOST_NESTED: Final = 4
@@ -38,32 +40,51 @@ MOST_NESTED: Final = 4
 
 def partition(program: Program, device: Machine | Gpu) -> Plan | None:
     """Return the launches of a simplified program; None if it is one kernel."""
-    if loops(program.nodes):
-        if _is_lowered(program, device):
-            return None
+    if loops(program.nodes) and _is_lowered(program, device):
+        return None
+    groups = groups_of(program, device)
+    plan = planned(groups)
+    if sum(each.program.copies for each in plan.launches) == 1:
+        return None
+    chunked = groups.cuts.program is not program
+    return plan if chunked or _walks_apart(program, plan, device) else None
+
+
+def given(program: Program, device: Machine | Gpu, parts: Sequence[Part]) -> Plan:
+    """Return the launches that a partition of a simplified program says.
+
+    Raises KernelError for one that is of another program, or has no order.
+    """
+    return planned(Given(groups_of(program, device).cuts, device, parts))
+
+
+def groups_of(program: Program, device: Machine | Gpu) -> Groups:
+    """Return which values share a launch, totals handed over where that has schedules."""
+    if loops(program.nodes):  # the plan has memory
         shown = [output for output in program.outputs if not output.hidden]
-        program = replace(program, outputs=tuple(shown))  # the plan has memory
-    found = _partition(program, device, hands=True)
-    for launch in found.launches if found else ():
-        handed = any(isinstance(node, Handed) for node in launch.program.nodes)
-        if handed and not _has_schedule(launch.program, device):
-            return _partition(program, device, hands=False)
+        program = replace(program, outputs=tuple(shown))
+    found = _groups_of(program, device, hands=True)
+    if any(isinstance(node, Handed) for node in found.cuts.program.nodes):
+        every = [launch.program for launch in planned(found).launches]
+        handed = [e for e in every if any(isinstance(n, Handed) for n in e.nodes)]
+        if not all(_has_schedule(each, device) for each in handed):
+            return _groups_of(program, device, hands=False)
     return found
 
 
-def _partition(program: Program, device: Machine | Gpu, *, hands: bool) -> Plan | None:
-    whole, program = program, in_chunks(program, device, hands=hands)
+def _groups_of(program: Program, device: Machine | Gpu, *, hands: bool) -> Groups:
+    program = in_chunks(program, device, hands=hands)
     tensor_cores = isinstance(device, Gpu) and bool(device.cores)
     cuts, first = Cuts(program, tensor_cores=tensor_cores), dict[int, str]()
     while cuts.late:
         first |= cuts.late
         cuts = Cuts(program, first, tensor_cores=tensor_cores)
-    groups = Groups(cuts, device)
-    plan = _Planned(program, groups).plan()
-    if sum(each.program.copies for each in plan.launches) == 1:
-        return None
-    apart = program is not whole or _walks_apart(program, plan, device)
-    return plan if apart else None
+    return Groups(cuts, device)
+
+
+def planned(groups: Groups) -> Plan:
+    """Return launches in their order, with memory between them."""
+    return _Planned(groups.cuts.program, groups).plan()
 
 
 def _walks_apart(program: Program, plan: Plan, device: Machine | Gpu) -> bool:
@@ -218,7 +239,7 @@ class _Planned:
             node.name if isinstance(node, Input) else homes[node.number]
             for node in read
         )
-        return Launch(made, reads, tuple(writes), _reason(group, self.groups))
+        return Launch(made, reads, tuple(writes), reason_of(group, self.groups))
 
     def _copy(self, output: Output, value: Node, homes: dict[int, Home]) -> Launch:
         made = copying(self.program.name, value)
@@ -242,13 +263,14 @@ class _Planned:
         offsets, size = buffers.placed(every)
         reasons = self.groups.cuts.reasons
         found = tuple(
-            Buffer(*life, offset, reasons[node.number])
+            Buffer(*life, offset, reasons.get(node.number, "a partition stores it"))
             for node, life, offset in zip(buffered, every, offsets, strict=True)
         )
-        return Plan(tuple(launches), found, size, buffers.bound(every))
+        bound = buffers.bound(every)
+        return Plan(tuple(launches), found, size, bound, parts_of(self.groups))
 
 
-def _reason(group: Group, groups: Groups) -> str:
+def reason_of(group: Group, groups: Groups) -> str:
     """Return what a launch computes, and the traffic that its parts save together."""
     nodes, _ = inside(group.values, groups.memory(group))
     products = [node for node in nodes if is_product(node)]

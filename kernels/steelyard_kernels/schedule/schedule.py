@@ -12,6 +12,8 @@
     i:v16.r4.stack16.core j:r8.serial
                                   8 rows at a time, added up along 1024 columns on the stack
 
+    launches 14 20+31 26          three launches of a program, of which one stores two values
+
 Those of matrix products are described in `product_tiling`, of a CPU's in `blocking`, those
 of loops that carry state in `carries`.
 
@@ -26,6 +28,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
 from typing import Any, Protocol, TypeAlias, TypeVar
+
+from steelyard_kernels.errors import KernelError
 
 
 class Place(StrEnum):
@@ -50,6 +54,8 @@ class Place(StrEnum):
 
 # Where the rest of an axis goes, behind all of its factors.
 LAST = frozenset({Place.SERIAL, Place.CORE, Place.GRID})
+LAUNCHES = "launches"
+"""The first word of a partition's label."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -101,8 +107,25 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True, order=True)
+class Part:
+    """One launch of a program: the values that it stores, by places among its nodes.
+
+    Of those that other launches store it computes some `again`.
+    """
+
+    values: tuple[int, ...]
+    again: tuple[int, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The launch in a word, which `partition_of` reads."""
+        again = ["+".join(map(str, self.again))] if self.again else []
+        return "~".join(["+".join(map(str, self.values)), *again])
+
+
+@dataclass(frozen=True, slots=True, order=True)
 class Schedule:
-    """The loops of a nest, outermost first, with hints.
+    """The loops of a nest, outermost first, with hints; or the launches of a program.
 
     `streaming` stores go round the caches; `prefetch` asks, where outputs are stored, for
     what of the arrays along all axes lies so many bytes ahead in the widest of them, in
@@ -113,7 +136,8 @@ class Schedule:
     row). `one_pass` takes a variance from sums of values and of squares, and walks again
     where these cancelled; otherwise it is the mean square of deviations from the mean.
     So many `blocks` of a GPU stay and take one tile, or row, after another (0: a block for
-    each).
+    each). `launches` are those of a program that is several: it is their partition, and
+    says nothing of the loops in each.
     """
 
     cuts: tuple[Cut, ...]
@@ -124,6 +148,7 @@ class Schedule:
     hoist: Place | None = None
     one_pass: bool = False
     blocks: int = 0
+    launches: tuple[Part, ...] = ()
 
     @property
     def multiplies_tiles(self) -> bool:
@@ -149,6 +174,8 @@ class Schedule:
     @property
     def label(self) -> str:
         """A short name for tables."""
+        if self.launches:
+            return " ".join([LAUNCHES, *[part.label for part in self.launches]])
         words = [cut.label for cut in self.cuts] or ["nothing"]
         words += ["stream"] * self.streaming
         words += [f"ahead{self.prefetch}"] * bool(self.prefetch)
@@ -199,6 +226,29 @@ def unheard(_schedule: Schedule, _why: str) -> None:
     """Hear of a refusal that nobody asked for."""
 
 
+def partition_of(label: str) -> Schedule | None:
+    """Read the label of a program's launches; None of another schedule.
+
+    Raises KernelError for one that names no places.
+    """
+    word, *parts = label.split() or [""]
+    if word != LAUNCHES:
+        return None
+    found = []
+    for part in parts:
+        values, *again = [each.split("+") for each in part.split("~")]
+        if (
+            not all(n.isdecimal() for each in (values, *again) for n in each)
+            or again[1:]
+        ):
+            raise KernelError(
+                f"{label}: {part} is no launch, expected places of values, such as "
+                "20+31, or 20~31 where it computes 31 again."
+            )
+        found.append(Part(*(tuple(map(int, each)) for each in (values, *again))))
+    return Schedule((), launches=tuple(found))
+
+
 def from_json(facts: Mapping[str, Any]) -> Schedule:
     """Read a schedule's fields; raises KeyError, TypeError or ValueError for others."""
     cuts = tuple(
@@ -209,4 +259,7 @@ def from_json(facts: Mapping[str, Any]) -> Schedule:
         hint: None if facts[hint] is None else Place(facts[hint])
         for hint in ("keep", "hoist")
     }
-    return Schedule(**{**facts, **places, "cuts": cuts})
+    launches = tuple(
+        Part(tuple(part["values"]), tuple(part["again"])) for part in facts["launches"]
+    )
+    return Schedule(**{**facts, **places, "cuts": cuts, "launches": launches})

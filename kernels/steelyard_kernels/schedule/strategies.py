@@ -159,8 +159,16 @@ def candidates(
 
 def heuristic(program: Program, device: Device, *, aligned: bool = True) -> Schedule:
     """Return the best predicted of the candidates that are likely to be it."""
+    return best(program, device, aligned=aligned)[0]
+
+
+def best(
+    program: Program, device: Device, *, aligned: bool = True
+) -> tuple[Schedule, Prediction]:
+    """Return the heuristic's choice with its prediction."""
     likely, predict = _space(program, device, aligned=aligned, likely=True)
-    return min(likely, key=lambda schedule: predict(schedule).total)
+    every = ((schedule, predict(schedule)) for schedule in likely)
+    return min(every, key=lambda row: row[1].total)
 
 
 def _space(
