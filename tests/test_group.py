@@ -10,6 +10,7 @@ import pytest
 from steelyard_device.disk import Disk
 from steelyard_device.errors import DeviceError
 from steelyard_device.timings import timings
+from steelyard_kernels import dtypes, kernel
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building import cache
 from steelyard_kernels.building.build import prepare
@@ -19,7 +20,7 @@ from steelyard_kernels.group import Candidate, Group, Stage, build_all, candidat
 from steelyard_kernels.group import batch as batching
 from steelyard_kernels.group import build as building
 from steelyard_kernels.group import worker as workers
-from steelyard_kernels.library import copy, triad
+from steelyard_kernels.library import copy, softmax, triad
 from steelyard_kernels.targets import parse
 
 GPU = "cuda:sm_90a"
@@ -81,6 +82,24 @@ def test_a_batch_is_what_single_builds_are(nvrtc):
     assert len({built.code.entry for built in batch.results}) == 9
     total = sum(built.code.nanoseconds for built in batch.results)
     assert 0 < total <= together.wall
+
+
+def test_a_kernel_takes_what_it_takes_alone_beside_one_of_dynamic_memory(nvrtc):
+    """The compiler pads shared memory of all in a program that declares some dynamic."""
+
+    @kernel
+    def product(x, w):
+        return x @ w
+
+    rows = softmax.program(((64, 4096), dtypes.float32))
+    tiles = product.program(*[((256, 256), dtypes.float16)] * 2)
+    candidates = [Candidate(each.name, each) for each in (rows, tiles)]
+    batch = build_all(candidates, target=GPU, levels=COLD, threads=1)
+    for candidate, built in zip(candidates, batch.results, strict=True):
+        (alone,) = build_all([candidate], target=GPU, levels=COLD).results
+        assert built.code.resources == alone.code.resources
+        assert built.code_hash == alone.code_hash
+    assert batch.results[0].code.resources.shared < 1024
 
 
 def test_a_bad_candidate_fails_alone_with_its_own_line(nvrtc, monkeypatch):

@@ -122,7 +122,12 @@ def compile_texts(
     if threads is None:
         threads = len(os.sched_getaffinity(0))
     workers = _workers(work, threads, processes, nvrtc)
-    groups = plan(work.weights, len(workers), costs.program, largest)
+    marked = [bool(costs.apart) and costs.apart in text for text in texts]
+    mixed = plan(work.weights, len(workers), costs.program, largest)
+    alike = (
+        [n for n in g if marked[n] is kind] for g in mixed for kind in (True, False)
+    )
+    groups = tuple(tuple(group) for group in alike if group)
     with span("groups"):
         return run(work, groups, workers, settle)
 

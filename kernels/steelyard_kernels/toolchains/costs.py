@@ -28,6 +28,8 @@ class Costs:
     """Of a character for each further time that its unrolled loops repeat it."""
     kernel: float = 0.0
     division: float = 0.0
+    apart: str = ""
+    """What no text of a program has if another lacks it."""
 
     def weight(self, text: str) -> float:
         """Predict the seconds that a candidate's text adds to a program."""
