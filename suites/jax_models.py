@@ -51,9 +51,36 @@ def _step(x: Any, wanted: Any, *state: Any) -> Any:
     return loss, *new, *m, *v
 
 
-def forward() -> Callable[..., None]:
-    """Return the layers, of arrays that JAX reads where they are."""
-    return _compiled(_layers, updates=False)
+def _gradient(x: Any, g: Any, *weights: Any) -> Any:
+    import jax
+
+    y, pull = jax.vjp(lambda *w: _layers(x, *w), *weights)
+    return y, *pull(g)
+
+
+def _mlp(x: Any, target: Any, *weights: Any) -> Any:
+    import jax
+
+    def loss(w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
+        logits = jax.nn.relu(x @ w1 + b1) @ w2 + b2
+        found = jax.nn.log_softmax(logits)
+        return -jax.numpy.take_along_axis(found, target[:, None], -1).mean()
+
+    found, slopes = jax.value_and_grad(loss, argnums=(0, 1, 2, 3))(*weights)
+    return found, *slopes
+
+
+def forward(*, waits: bool = False) -> Callable[..., None]:
+    """Return the layers, of arrays that JAX reads where they are.
+
+    On a GPU their result is a new array, which is waited for.
+    """
+    return _returned(_layers) if waits else _compiled(_layers, lambda _, out: (out,))
+
+
+def gradient() -> Callable[..., None]:
+    """Return a pass forward and one backward, whose results are new arrays."""
+    return _returned(_gradient)
 
 
 def step() -> Callable[..., None]:
@@ -61,22 +88,56 @@ def step() -> Callable[..., None]:
 
     JAX updates no memory of others in place: the copies are part of its time.
     """
-    return _compiled(_step, updates=True)
+    return _compiled(_step, lambda arrays, out: (out, *arrays[2:]))
 
 
-def _compiled(function: Callable[..., Any], *, updates: bool) -> Callable[..., None]:
+def mlp() -> Callable[..., None]:
+    """Return the loss of two layers and its slopes, copied as a step's."""
+    return _compiled(_mlp, lambda _, out: out)
+
+
+Bound = Callable[..., list[Any]]
+
+
+def _bound() -> Bound:
+    """Return what has arrays as JAX's, without a copy, once for the same ones."""
     import jax
 
-    program = jax.jit(function)
-    bound: dict[tuple[int, ...], list[Any]] = {}
+    known: dict[tuple[int, ...], list[Any]] = {}
 
-    def run(*arrays: Array, out: Array) -> None:
+    def bound(*arrays: Array) -> list[Any]:
         where = tuple(map(id, arrays))
-        if where not in bound:
-            bound[where] = [jax.dlpack.from_dlpack(x, copy=False) for x in arrays]
-        found = program(*bound[where])
-        into = (out, *arrays[2:]) if updates else (out,)
-        for place, value in zip(into, found if updates else (found,), strict=True):
+        if where not in known:
+            known[where] = [jax.dlpack.from_dlpack(x, copy=False) for x in arrays]
+        return known[where]
+
+    return bound
+
+
+def _returned(function: Callable[..., Any]) -> Callable[..., None]:
+    import jax
+
+    program, bound = jax.jit(function), _bound()
+
+    def run(*arrays: Array) -> None:
+        jax.block_until_ready(program(*bound(*arrays)))
+
+    return run
+
+
+def _compiled(
+    function: Callable[..., Any], into: Callable[[Any, Any], Sequence[Any]]
+) -> Callable[..., None]:
+    """Return a function whose results are copied to where `into` says."""
+    import jax
+
+    program, bound = jax.jit(function), _bound()
+
+    def run(*arrays: Array, out: Any) -> None:
+        found, places = program(*bound(*arrays)), into(arrays, out)
+        for place, value in zip(
+            places, found if isinstance(found, tuple) else (found,), strict=True
+        ):
             place[...] = value  # waits for it
 
     return run

@@ -16,6 +16,7 @@ from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import kernel
 from steelyard_kernels.grad import grad, value_and_grad
+from steelyard_kernels.library import bert
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan import buffers, partition
 from steelyard_kernels.reference import evaluate
@@ -650,11 +651,38 @@ def models(monkeypatch):
 def layer_step(models, shape, target="cuda:sm_90a"):
     """Return a training step of a layer of BERT's, in halves, and its launches."""
     width = shape[-1]
-    weights = models._shapes(width)
+    weights = models.shapes_of(width)
     specs = [(s, "float16") for s in [shape, shape, *weights]]
     specs += [(s, "float32") for s in weights * 2]
     made = models.bert_step(1)
     return simplify(made.program(*specs)), plan_of(made, *specs, target=target)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_each_of_twelve_layers_agrees_with_the_reference_of_its_own_input(
+    models, dtype
+):
+    """In one program, which an error of any layer goes through to the end."""
+    shape, names = (2, 7, 96), bert.weights_of(12)
+
+    def layers(x, *weights):
+        every = [x]
+        for first in range(0, len(weights), 16):
+            every.append(bert._layer(every[-1], weights[first : first + 16]))
+        return tuple(every[1:])
+
+    rng = np.random.default_rng(0)
+    weights = [
+        (models._spread(size) * rng.standard_normal(size)).astype(dtype)
+        for size in bert.shapes_of(96) * 12
+    ]
+    x = rng.standard_normal(shape).astype(dtype)
+    found = bert._kernel(layers, "layers", ["x", *names])(x, *weights)
+    within = models._within(dtype, 96)
+    for first, y in zip(range(0, len(weights), 16), found, strict=True):
+        own = [np.asarray(w, float) for w in (x, *weights[first : first + 16])]
+        np.testing.assert_allclose(y, models.layer(*own), within, within)
+        x = y
 
 
 @pytest.mark.parametrize("target", ["cuda:sm_90a", "cuda:sm_80"])
