@@ -95,7 +95,7 @@ def test_every_kernel_of_the_library_is_locked():
     """Under labels as benchmarks have them, each once."""
     labels = [case.label for case in cases.cases()]
     kernels = {k for k, v in vars(library).items() if isinstance(v, KernelFunction)}
-    assert {case.kernel for case in cases.cases()} == kernels
+    assert {case.kernel for case in cases.cases()} == kernels | {*cases.PROGRAMS}
     assert len(labels) == len(set(labels))
     assert "empty" in labels
     assert "bias_layernorm[rows=8192,hidden=5140,dtype=float16]" in labels
@@ -134,13 +134,51 @@ def test_an_entry_says_what_a_build_says_of_itself(nvrtc):
         assert entry.numbers["threads"] == built.threads
 
 
+@pytest.mark.parametrize("name", cases.PROGRAMS)
+def test_a_program_of_several_launches_has_its_partition_and_its_kernels(nvrtc, name):
+    """As its build has them."""
+    (case,) = (c for c in cases.cases() if c.kernel == name and GPU in c.targets)
+    sources = code.sources([case], TARGETS)
+    assert {source.target for source in sources} == {GPU}
+    found = {entry.case: entry for entry in code.compiled(sources, {})}
+    built = build(case.program(), target=GPU)
+    assert len(built.parts) > 5
+    said, own = facts_of(built), found.pop(case.label)
+    assert own.schedule == built.schedule.label
+    assert own.numbers["launches"] == len(built.parts)
+    for ours, theirs in [("bytes",) * 2, ("workspace", "workspace_bytes")]:
+        assert own.numbers[ours] == said[theirs]
+    for number, part in enumerate(built.parts):
+        entry = found.get(f"{case.label} launch {number}")
+        if entry is not None:
+            assert entry.code == part.code_hash
+            assert entry.numbers["registers"] == facts_of(part)["registers"]
+            assert entry.numbers["blocks"] == part.blocks
+    assert {e.code for e in found.values()} == {part.code_hash for part in built.parts}
+
+
+def test_another_partition_is_said_in_words():
+    """As another schedule is; other launches of the same values too."""
+    whole = replace(
+        ENTRY, schedule="launches 1 2 3", numbers={"launches": 3}, opcodes={}
+    )
+    other = replace(
+        whole, schedule="launches 1 2+3", numbers={"launches": 2}, code="b" * 32
+    )
+    assert list(changes.changes(whole, other)) == [
+        "fewer launches: 3 -> 2",
+        "other launches",
+        "schedule launches 1 2 3 -> launches 1 2+3",
+    ]
+
+
 # The file.
 
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,6}", fullmatch=True)
 COUNTS = st.integers(1, 10**18 - 1)
 ENTRIES = st.builds(
     Entry,
-    case=st.sampled_from(["copy[n=1,dtype=float16]", "empty", "a_b[x=1.5]"]),
+    case=st.sampled_from(["copy[n=1,dtype=float16]", "empty", "a_b[x=1.5] launch 3"]),
     target=st.sampled_from([CPU, GPU]),
     text=st.from_regex(r"[0-9a-f]{32}", fullmatch=True),
     code=st.from_regex(r"[0-9a-f]{32}", fullmatch=True),

@@ -1,8 +1,11 @@
-"""What is locked: kernels of the library at sizes that matter, and for what targets."""
+"""What is locked: kernels of the library at sizes that matter, and for what targets.
+
+And programs of several launches: a layer of BERT's, a step of an MLP's training.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +13,7 @@ from steelyard_device.processors import PROCESSORS
 from steelyard_kernels import dtypes, library
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.function import KernelFunction
-from steelyard_kernels.library import examples
+from steelyard_kernels.library import bert, examples, mlp
 from steelyard_kernels.schedule.gpu import GPUS, Gpu
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.targets import CPU, CUDA
@@ -50,12 +53,20 @@ TARGETS: Final = (
 )
 
 
+PROGRAMS: Final[Mapping[str, Mapping[str, int]]] = {
+    "bert": {"batch": 1, "words": 64, "columns": 384},
+    "mlp_step": {"rows": 64, "columns": 256, "units": 512, "classes": 10},
+}
+"""Of several launches, with their sizes: of float32 on a CPU, of halves on an H100."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One kernel at one point of its axes."""
+    """One kernel at one point of its axes, for some targets."""
 
     kernel: str
     axes: tuple[tuple[str, int | str], ...]
+    targets: tuple[str, ...] = TARGETS
 
     @property
     def label(self) -> str:
@@ -65,6 +76,8 @@ class Case:
 
     def program(self) -> Program:
         """Trace the kernel."""
+        if self.kernel in PROGRAMS:
+            return _PROGRAMS[self.kernel](**dict(self.axes))
         kernel = getattr(library, self.kernel)
         assert isinstance(kernel, KernelFunction)
         specs = examples.specs(self.kernel, dict(self.axes))
@@ -73,7 +86,34 @@ class Case:
 
 def cases() -> tuple[Case, ...]:
     """Return all cases; every kernel of the library has one."""
-    return tuple(sorted(_cases(), key=_order))
+    programs = [
+        Case(name, (*axes.items(), ("dtype", dtype)), targets)
+        for name, axes in PROGRAMS.items()
+        for dtype, targets in (
+            ("float16", ("cuda:sm_90a",)),
+            ("float32", tuple(t for t in TARGETS if t.startswith(CPU))),
+        )
+    ]
+    return tuple(sorted([*_cases(), *programs], key=_order))
+
+
+def _bert(*, batch: int, words: int, columns: int, dtype: str) -> Program:
+    shapes = (batch, words, columns), *bert.shapes_of(columns)
+    return bert.bert(1).program(*[(shape, dtypes.of(dtype)) for shape in shapes])
+
+
+def _mlp_step(
+    *, rows: int, columns: int, units: int, classes: int, dtype: str
+) -> Program:
+    weights = (columns, units), (units,), (units, classes), (classes,)
+    x, *own = [(shape, dtypes.of(dtype)) for shape in ((rows, columns), *weights)]
+    return mlp.step.program(x, ((rows,), dtypes.int64), *own)
+
+
+_PROGRAMS: Final[Mapping[str, Callable[..., Program]]] = {
+    "bert": _bert,
+    "mlp_step": _mlp_step,
+}
 
 
 def _order(case: Case) -> tuple[str, list[tuple[str, str, int]]]:

@@ -24,6 +24,7 @@ COUNTS: Final[Mapping[str, str]] = {
     "launches": "launches",
     "bytes": "bytes moved",
     "operations": "operations",
+    "workspace": "bytes between launches",
     "wide loads": "128-bit loads",
     "wide stores": "128-bit stores",
     "threads": "threads of a block",
@@ -108,4 +109,8 @@ def _instructions(old: Entry, new: Entry) -> Iterator[str]:
         how = "more" if after > before else "fewer" if after < before else "other"
         yield f"{how} instructions: {before} -> {after} ({named}{rest})"
     elif old.code != new.code or idle:
-        yield "other code of as many instructions of each kind"
+        yield (
+            "other code of as many instructions of each kind"
+            if now
+            else "other launches"
+        )

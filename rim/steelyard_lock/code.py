@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +21,9 @@ from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.group.build import compile_texts
 from steelyard_kernels.group.run import Outcome
 from steelyard_kernels.ir.verify import verify
+from steelyard_kernels.plan.partition import partition
 from steelyard_kernels.schedule.parameters import Lowered
-from steelyard_kernels.schedule.strategies import heuristic, lower
+from steelyard_kernels.schedule.strategies import heuristic, is_one, lower
 from steelyard_kernels.targets import CPU, parse
 from steelyard_kernels.toolchains import toolchain
 from steelyard_lock.cases import Case, device
@@ -42,13 +43,17 @@ class BuildError(KernelError):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A case on its way to a target's compiler, and what is known before."""
+    """A kernel on its way to a target's compiler, and what is known before.
 
-    case: Case
+    Of several launches together all is: they have `facts`.
+    """
+
+    label: str
     target: str
     schedule: str
     text: str
     numbers: Mapping[str, int]
+    facts: Facts | None = None
 
     @property
     def named(self) -> str:
@@ -64,34 +69,58 @@ def sources(cases: Sequence[Case], targets: Sequence[str]) -> list[Source]:
         try:
             program = case.program()
         except Exception as error:
-            raise _unbuilt(case, "any target", error) from error
-        simple = simplify(program)
-        moves = {
-            "bytes": cost.bytes_moved(program),
-            "operations": cost.operations(program),
-        }
-        found += [_source(case, simple, target, moves) for target in targets]
+            raise _unbuilt(case.label, "any target", error) from error
+        for target in targets:
+            if target in case.targets:
+                found += _sources(case.label, program, target)
     return found
 
 
+def _sources(label: str, program: Program, target: str) -> Iterator[Source]:
+    """Yield a program's text for one target, or those of its kernels behind their plan."""
+    simple = simplify(program)
+    try:
+        plan = None if is_one(simple) else partition(simple, device(target))
+    except Exception as error:
+        raise _unbuilt(label, target, error) from error
+    if plan is None:
+        yield _source(label, simple, target, _moves(program))
+        return
+    every = [_moves(launch.program) for launch in plan.launches]
+    numbers = {name: sum(each[name] for each in every) for name in every[0]}
+    numbers |= {"launches": len(every), "workspace": plan.size}
+    what = digest(repr(plan.key).encode())
+    facts: Facts = {"code": what, "numbers": {}, "opcodes": {}}
+    yield Source(label, target, plan.schedule.label, plan.text(), numbers, facts)
+    for first, *_ in plan.distinct:
+        own = plan.launches[first].program
+        yield _source(f"{label} launch {first}", own, target, _moves(own))
+
+
+def _moves(program: Program) -> dict[str, int]:
+    return {
+        "bytes": cost.bytes_moved(program),
+        "operations": cost.operations(program),
+    }
+
+
 def _source(
-    case: Case, program: Program, target: str, moves: Mapping[str, int]
+    label: str, program: Program, target: str, moves: Mapping[str, int]
 ) -> Source:
-    """Take one case to its text for one target, under the heuristic's schedule."""
+    """Take one kernel to its text for one target, under the heuristic's schedule."""
     try:
         schedule = heuristic(program, device(target), aligned=True)
         lowered = lower(program, schedule, device(target), aligned=True)
-        text = _emitted(lowered, target)
+        copies = replace(lowered.kernel, copies=program.copies)
+        text = _emitted(replace(lowered, kernel=copies), target)
     except Exception as error:
-        raise _unbuilt(case, target, error) from error
-    return Source(case, target, schedule.label, text, {**_launch(lowered), **moves})
+        raise _unbuilt(label, target, error) from error
+    return Source(label, target, schedule.label, text, {**_launch(lowered), **moves})
 
 
-def _unbuilt(case: Case, target: str, error: BaseException) -> BuildError:
+def _unbuilt(label: str, target: str, error: BaseException) -> BuildError:
     said = sentence(error).rstrip(".")
-    return BuildError(
-        f"{case.label} cannot be built for {target}: {said}. Mend it first."
-    )
+    return BuildError(f"{label} cannot be built for {target}: {said}. Mend it first.")
 
 
 def _emitted(lowered: Lowered, target: str) -> str:
@@ -152,7 +181,7 @@ def compiled(found: Sequence[Source], before: Mapping[str, Facts]) -> list[Entry
     missing: dict[str, Source] = {}
     for name, source in zip(names, found, strict=True):
         if name not in facts and name not in missing:
-            kept = before.get(name) or _recalled(name)
+            kept = source.facts or before.get(name) or _recalled(name)
             if kept is None:
                 missing[name] = source
             else:
@@ -161,7 +190,7 @@ def compiled(found: Sequence[Source], before: Mapping[str, Facts]) -> list[Entry
     def keep(name: str, result: Facts | Exception) -> None:
         if isinstance(result, CompileError):
             source = missing[name]
-            raise _unbuilt(source.case, source.target, result) from result
+            raise _unbuilt(source.label, source.target, result) from result
         if isinstance(result, Exception):  # not the text's: a lack of memory, say
             raise result
         facts[name] = result
@@ -204,7 +233,7 @@ def _entry(source: Source, name: str, facts: Facts) -> Entry:
     """Put what was known before and what the code says together."""
     numbers = {**source.numbers, **facts["numbers"]}
     return Entry(
-        source.case.label,
+        source.label,
         source.target,
         name,
         facts["code"],

@@ -9,6 +9,9 @@
       takes registers 23
       opcodes BRA 25, FADD 5, FFMA 34, LDG 3, STG 3
 
+A program of several launches has a block, with its partition as schedule, and one for each
+distinct kernel, `bert[...] launch 3`.
+
 What is none is left out. The text is what the compiler was given, as a hash: where it is
 still the same, the same compiler's code is known without compiling.
 
@@ -43,7 +46,7 @@ AGAIN: Final = "write it anew with `steelyard lock`"
 
 NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     "launch": ("launches", "blocks", "threads", "extent"),
-    "moves": ("bytes", "operations"),
+    "moves": ("bytes", "operations", "workspace"),
     "takes": (
         "registers", "stack bytes", "spilled bytes", "shared bytes",
         "wide loads", "wide stores",
@@ -175,7 +178,8 @@ def _lock(lines: Iterable[str]) -> Lock:
         elif word == "compiler":
             kind, compilers[kind] = rest.split(" ", 1)
         elif word != "entries":
-            blocks.append((word, rest, {}))
+            case, target = line.rsplit(" ", 1)
+            blocks.append((case, target, {}))
     entries = [_entry(*block) for block in blocks]
     return Lock(compilers, {entry.key: entry for entry in entries})
 
