@@ -20,6 +20,9 @@ from torch.utils import _pytree as pytree  # noqa: E402
 from torch_models import Bert, Layer  # noqa: E402
 
 RESULTS = torch_graphs.read()
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*LeafSpec.*:FutureWarning"  # of PyTorch 2.13's own export
+)
 
 
 def on_oracle(kernel, *args, **keywords):
@@ -126,6 +129,49 @@ def test_weights_are_the_models_or_given(tmp_path):
     safetensors.save_file(other, tmp_path / "w.safetensors")
     kernel = from_torch(model, (x,), weights=tmp_path / "w.safetensors")
     assert torch.equal(kernel(x), x)
+
+
+def bound(kernel, x, **keywords):
+    """Return what a launch of a bound kernel gives, and the work."""
+    out = torch.zeros(2, 3)
+    work = kernel.bind(x, out=out, **keywords)
+    work.launch()
+    return out, work
+
+
+def test_weights_are_constants_of_what_is_bound():
+    """Read when it is bound and by `refresh`; equal ones, and ones that lie across."""
+    x, model = torch.randn(2, 3), linear()
+    across = torch.randn(3, 3).T
+    model[0].weight = model[1].weight = nn.Parameter(across)
+    assert not model[0].weight.is_contiguous()
+    kernel = from_torch(model, (x,))
+    out, work = bound(kernel, x)
+    assert "packed" in work.kept.text
+    with torch.no_grad():
+        want = model(x)
+        assert torch.allclose(out, want, atol=1e-5)
+        model[0].weight.mul_(2)
+        work.launch()
+        assert torch.allclose(out, want, atol=1e-5)
+        work.refresh()
+        work.launch()
+        assert torch.allclose(out, model(x), atol=1e-4)
+        read, again = bound(kernel, x, constant=False)
+        assert again.kept is None
+        assert torch.allclose(read, model(x), atol=1e-4)
+
+
+def test_a_model_without_weights_or_arguments_has_no_constants():
+    """It is bound as it is; so is one whose schedule is stated, which is of all of it."""
+    x = torch.ones(2, 3)
+    out, work = bound(from_torch(torch_cases.Function(torch.exp), (x,)), x)
+    assert work.kept is None
+    assert torch.allclose(out, torch.exp(x))
+    kernel = from_torch(nn.Linear(3, 3), (x,))
+    (schedule, *_) = kernel.candidates()
+    _, work = bound(kernel, x, schedule=schedule)
+    assert work.kept is None
 
 
 def test_an_exported_program_is_a_model():

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from steelyard_device import install
+from steelyard_kernels.calling.bind import on_gpu
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.from_torch.arguments import Structure
 from steelyard_kernels.from_torch.export import exported, graph_of, name_of, weights_of
@@ -59,15 +60,35 @@ class TorchKernel(ImportedKernel):
         out: Any = None,
         schedule: Schedule | None = None,
         stream: int | None = None,
+        constant: bool | None = None,
         **keywords: Any,
     ) -> CpuKernel | CudaKernel | CudaSeries:
-        """Check the arguments and pack them, for many launches; `out` as of a call."""
+        """Check the arguments and pack them, for many launches; `out` as of a call.
+
+        Where weights are `constant` they are read now, products' factors packed, and read
+        again by `refresh` alone. None: on a CPU, unless a schedule is given, which is of
+        the whole kernel; a GPU reads factors as they lie, and their memory is not kept twice.
+        """
+        arrays = self.arrays(*args, **keywords)
+        if constant is None:
+            constant = not schedule and not on_gpu(arrays[-1] if arrays else None)
         return self.kernel.bind(
-            *self.arrays(*args, **keywords),
+            *arrays,
             out=_room(out),
             schedule=schedule,
             stream=stream,
+            constant=self._constants(arrays) if constant else (),
         )
+
+    def _constants(self, arrays: list[Any]) -> list[str]:
+        """Put weights as they lie into arrays, so that writes to them can be read again."""
+        names = []
+        pairs = zip(self.graph.inputs, self.kernel.signature.arrays, strict=True)
+        for place, (each, name) in enumerate(pairs):
+            if each.weight:
+                names.append(name)
+                arrays[place] = taken(self.weights[each.weight], copies=False)
+        return names
 
     def translation(self, *_: Any) -> TorchKernel:
         """Return the kernel itself: it is of the shapes that were exported."""

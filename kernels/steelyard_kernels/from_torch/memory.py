@@ -15,16 +15,18 @@ from steelyard_kernels.errors import KernelError
 Weights = Mapping[str, Any] | str | Path
 
 
-def taken(leaf: Any) -> Any:
+def taken(leaf: Any, *, copies: bool = True) -> Any:
     """Return an argument as a launch takes it: tensors of the host as NumPy's arrays.
 
-    These share their memory where it is contiguous. What lies on a GPU stays there.
+    These share their memory; unless it `copies` what is not contiguous. What lies on a GPU
+    stays there.
     """
     import torch
 
     if not isinstance(leaf, torch.Tensor):
         return leaf
-    tensor = leaf.detach().contiguous()
+    tensor = leaf.detach()
+    tensor = tensor.contiguous() if copies else tensor
     if tensor.is_cuda:
         return tensor
     dtype = dtypes.of(str(tensor.dtype).removeprefix("torch.")).numpy
