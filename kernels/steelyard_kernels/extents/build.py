@@ -135,7 +135,8 @@ def _ranged(
     except Differs as error:
         raise _unlike(programs[0], at, str(error)) from error
     made = [simplify(program) for program in programs]
-    found = [plan_of(replace(asked, program=program)) for program in made]
+    most = plan_of(replace(asked, program=simplify(trace(bounds))))
+    found = _plans(made, (most, made[at.index(max(at, key=prod))]), asked)
     fresh = dict[Point, Sequence[Program]]()
     for point in _fresh(at):
         with suppress(KernelError):
@@ -148,7 +149,6 @@ def _ranged(
         return Ranged(alike, None, (_part(made, own, at, bounds, asked),))
     if len(plans) < len(found) or len({_form(each) for each in plans}) > 1:
         raise _unlike(made[0], at, "they are other launches")
-    most = plan_of(replace(asked, program=simplify(trace(bounds))))
     if most is None or _form(most) != _form(plans[0]):
         most = plans[0]
     if not _has_room(most, plans, fitter):
@@ -165,6 +165,24 @@ def _ranged(
     return Ranged(alike, most, tuple(parts))
 
 
+def _plans(
+    programs: Sequence[Program], like: tuple[Plan | None, Program], asked: Request
+) -> list[Plan | None]:
+    """Return the launches at all extents, each as it is found there where these differ.
+
+    All are as a plan, that of the bounds, or else of the largest.
+    """
+    most, largest = like
+    for plan in (most, plan_of(replace(asked, program=largest))):
+        if plan is not None:
+            given = replace(asked, schedule=plan.schedule)
+            with suppress(KernelError):
+                found = [plan_of(replace(given, program=each)) for each in programs]
+                if len({_form(each) for each in found if each}) == 1:
+                    return found
+    return [plan_of(replace(asked, program=each)) for each in programs]
+
+
 def _fresh(at: Sequence[Point]) -> Iterator[Point]:
     """Yield extents that no formula is made of, no fewer, the same ones each time.
 
@@ -178,9 +196,10 @@ def _fresh(at: Sequence[Point]) -> Iterator[Point]:
 
 def _launched(program: Program, like: Plan | None, asked: Request) -> list[Program]:
     """Return the launches of a program; none where they are unlike those of a plan."""
-    plan = plan_of(replace(asked, program=program))
-    if plan is None or like is None:
-        return [program] if plan is like else []
+    if like is None:
+        return [] if plan_of(replace(asked, program=program)) else [program]
+    plan = plan_of(replace(asked, program=program, schedule=like.schedule))
+    assert plan is not None
     if _form(plan) != _form(like):
         return []
     return [launch.program for launch in plan.launches]

@@ -148,13 +148,13 @@ class _Planned:
         """Return all launches in order, copies of what could not be overwritten last.
 
         Equal ones are side by side where they can be, and values lie where one was that
-        is read for the last time if that takes less memory.
+        is read for the last time unless that takes more memory.
         """
         order = self.groups.order()
         apart = self._plan(order, {})
         over = self._over(order)
         within = self._plan(order, over) if over else apart
-        return within if within.size < apart.size else apart
+        return within if within.size <= apart.size else apart
 
     def _over(self, order: Sequence[Group]) -> dict[int, Node]:
         """Return the values that may overwrite another one, by number, with that one.
