@@ -175,7 +175,7 @@ def test_a_model_without_weights_or_arguments_has_no_constants():
 
 
 def test_an_exported_program_is_a_model():
-    """Also one of other operations, without dynamic shapes."""
+    """Also one of other operations."""
     x, layer = torch.randn(2, 5, 16, dtype=torch.float64), Layer(16, 2, before=True)
     program = torch.export.export(layer.double().eval(), (x,))
     kernels = from_torch(program), from_torch(program.run_decompositions())
@@ -184,14 +184,58 @@ def test_an_exported_program_is_a_model():
     for kernel in kernels:
         assert kernel.name == "Layer"
         np.testing.assert_allclose(on_oracle(kernel, x)[0], expected, atol=1e-12)
-    batch = torch.export.Dim("batch")
-    dynamic = torch.export.export(
-        torch_cases.Function(torch.exp), (x,), dynamic_shapes={"args": ({0: batch},)}
+
+
+class Words(nn.Module):
+    """Extents in shapes, as numbers, and in what is made of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide = nn.Linear(16, 32)
+
+    def forward(self, x, mask):
+        """Return a share of each word's that is not masked, over their number."""
+        batch, words, width = x.shape
+        share = torch.softmax(self.wide(x).reshape(batch * words, 2 * width), -1)
+        kept = torch.where(mask[:, :, None], share.view(batch, words, 2 * width), 0.0)
+        return kept / words
+
+
+def words(batch, words):
+    """Return arguments of a call."""
+    return torch.randn(batch, words, 16), torch.rand(batch, words) < 0.7
+
+
+def test_extents_of_dynamic_shapes_are_those_of_each_call():
+    """Of one build; weights are not packed, which would be for some extents alone."""
+    batch, most = torch.export.Dim("batch", max=6), torch.export.Dim("words", max=40)
+    model, axes = Words().eval(), {0: batch, 1: most}
+    kernel = from_torch(model, words(3, 5), dynamic_shapes=(axes, axes))
+    for given in (words(3, 5), words(2, 40), words(6, 7), words(1, 1), words(5, 1)):
+        with torch.no_grad():
+            assert torch.allclose(kernel(*given), model(*given), atol=1e-5)
+    first, other = (
+        kernel.kernel.build(*kernel.arrays(*words(*n))) for n in ((2, 9), (4, 30))
     )
-    with pytest.raises(
-        Unsupported, match="expected known sizes; export the model with"
-    ):
-        from_torch(dynamic)
+    assert first.code_hash == other.code_hash
+    assert kernel.bind(*words(2, 9)).kept is None
+    x, mask = words(3, 5)
+    with pytest.raises(KernelError, match=r"mask has x_1 4, but x has 5"):
+        kernel(x, mask[:, :4])
+    with pytest.raises(KernelError, match=r"x has x_1 41, at most 40 were declared"):
+        kernel(*words(3, 41))
+    with pytest.raises(KernelError, match=r"x is of float32 \(3, 5, 9\), expected"):
+        kernel(torch.randn(3, 5, 9), mask)
+
+
+@pytest.mark.parametrize("axis", ["batch", "2*half"])
+def test_an_extent_without_a_bound_of_its_own_is_refused(axis):
+    """One of any length, and one that is twice as long as something."""
+    half = torch.export.Dim("half", max=4)
+    dim = 2 * half if axis == "2*half" else torch.export.Dim("batch")
+    function = torch_cases.Function(torch.exp)
+    with pytest.raises(Unsupported, match=r"axis 0 of args_0 is .*, expected an ext"):
+        from_torch(function, (torch.ones(4, 3),), dynamic_shapes=(({0: dim},),))
 
 
 def test_missing_operations_are_named_with_the_users_lines():

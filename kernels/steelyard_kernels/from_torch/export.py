@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ from steelyard_kernels.from_torch.graph import (
     Graph,
     GraphInput,
     Ref,
+    Size,
     TensorType,
     at,
 )
@@ -27,7 +28,9 @@ _PLACED: Final = ("device", "layout", "memory_format")
 """Types of arguments that say where a tensor lies: a kernel's values lie nowhere."""
 
 
-def exported(model: Any, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+def exported(
+    model: Any, args: tuple[Any, ...], keywords: Mapping[str, Any], dynamic: Any = None
+) -> Any:
     """Return PyTorch's exported program, of core ATen operations and `WHOLE`."""
     import torch
     from torch.utils import _pytree as pytree
@@ -38,7 +41,9 @@ def exported(model: Any, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> 
         given = (args, dict(keywords))
         args, named = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, given)
         with torch.no_grad():
-            program = torch.export.export(model, args, named, strict=False)
+            program = torch.export.export(
+                model, args, named, dynamic_shapes=dynamic, strict=False
+            )
     table = torch.export.default_decompositions()
     for name in WHOLE:
         table.pop(getattr(torch.ops.aten, name).default, None)
@@ -89,8 +94,8 @@ def weights_of(
 def graph_of(program: Any, name: str) -> Graph:
     """Return an exported program as plain data.
 
-    Raises KernelError for sizes that are not known, and for a program that writes to its
-    weights or arguments.
+    Raises KernelError for extents that are neither known nor bounded, and for a program that
+    writes to its weights or arguments.
     """
     signature = program.graph_signature
     for spec in signature.output_specs:
@@ -107,14 +112,43 @@ def graph_of(program: Any, name: str) -> Graph:
             kind = _type(name, node, node.meta.get("val"))
             if kind is not None:
                 inputs.append(GraphInput(node.name, kind, spec.target or ""))
-        elif node.op == "call_function":
+        elif node.op == "call_function" and not _is_extent(node):
             calls.append(_call(name, node))
     (last,) = program.graph.find_nodes(op="output")
     outputs = _argument(last.args[0])
     assert isinstance(outputs, tuple)
     arguments = [each for each in inputs if not each.weight]
     weights = [each for each in inputs if each.weight]
-    return Graph(name, (*arguments, *weights), tuple(calls), outputs)
+    bounds = _bounds(name, arguments, program.range_constraints)
+    return Graph(name, (*arguments, *weights), tuple(calls), outputs, bounds)
+
+
+def _bounds(
+    name: str, arguments: Iterable[GraphInput], ranges: Mapping[Any, Any]
+) -> dict[str, int]:
+    """Return the most of each extent that arguments have."""
+    most = {str(symbol): each.upper for symbol, each in ranges.items()}
+    found: dict[str, int] = {}
+    for each in arguments:
+        for axis, size in enumerate(each.type.shape):
+            if not isinstance(size, Size):
+                continue
+            bound = most.get(size.symbol)
+            if not size.symbol or not bound or not bound.is_Integer:
+                raise Unsupported(
+                    f"{name}: axis {axis} of {each.name} is {size.expression}, expected "
+                    "an extent of its own with a bound; export with "
+                    "torch.export.Dim(NAME, max=N)."
+                )
+            found[size.symbol] = int(bound)
+    return found
+
+
+def _is_extent(node: Any) -> bool:
+    """Say whether a call only computes an extent, or asks something of one."""
+    import torch
+
+    return isinstance(node.meta.get("val"), torch.SymInt | torch.SymBool)
 
 
 def _call(name: str, node: Any) -> Call:
@@ -142,12 +176,22 @@ def _type(name: str, node: Any, value: Any) -> TensorType | None:
 
     if not isinstance(value, torch.Tensor):
         return None
-    if not all(type(extent) is int for extent in value.shape):
+    shape = tuple(map(_extent, value.shape))
+    if None in shape:
         raise Unsupported(
             f"{name}: {node.name}{at(_place(node))} has shape {tuple(value.shape)}, "
-            "expected known sizes; export the model without dynamic_shapes."
+            "expected extents that follow from those of the arguments; write it so that "
+            "they do not depend on values."
         )
-    return TensorType(tuple(value.shape), _dtype(value.dtype))
+    return TensorType(shape, _dtype(value.dtype))
+
+
+def _extent(extent: Any) -> Any:
+    """Return an extent as plain data; None of one that depends on values."""
+    if type(extent) is int:
+        return extent
+    hint = extent.node.hint
+    return None if hint is None else Size(hint, extent.node.expr)
 
 
 def _argument(value: Any) -> Argument:
@@ -155,7 +199,9 @@ def _argument(value: Any) -> Argument:
     import torch
 
     if isinstance(value, torch.fx.Node):
-        return Ref(value.name)
+        own = value.meta.get("val")
+        found = _extent(own) if isinstance(own, torch.SymInt) else None
+        return Ref(value.name) if found is None else found
     if isinstance(value, list | tuple):
         return tuple(_argument(each) for each in value)
     if isinstance(value, torch.dtype):

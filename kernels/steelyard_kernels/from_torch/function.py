@@ -12,9 +12,8 @@ from steelyard_kernels.errors import KernelError
 from steelyard_kernels.from_torch.arguments import Structure
 from steelyard_kernels.from_torch.export import exported, graph_of, name_of, weights_of
 from steelyard_kernels.from_torch.graph import Graph
-from steelyard_kernels.from_torch.interpret import function_of, specs
+from steelyard_kernels.from_torch.interpret import kernel_of, specs
 from steelyard_kernels.from_torch.memory import Weights, given_back, read, taken
-from steelyard_kernels.function import KernelFunction
 from steelyard_kernels.imported import ImportedKernel, identifier
 from steelyard_kernels.schedule.schedule import Schedule
 
@@ -35,7 +34,7 @@ class TorchKernel(ImportedKernel):
         self, graph: Graph, weights: Mapping[str, Any], structure: Structure
     ) -> None:
         self.name, self.graph, self.weights = graph.name, graph, weights
-        self.kernel = KernelFunction(function_of(graph))
+        self.kernel = kernel_of(graph)
         self._structure = structure
 
     def __repr__(self) -> str:
@@ -67,11 +66,15 @@ class TorchKernel(ImportedKernel):
 
         Where weights are `constant` they are read now, products' factors packed, and read
         again by `refresh` alone. None: on a CPU, unless a schedule is given, which is of
-        the whole kernel; a GPU reads factors as they lie, and their memory is not kept twice.
+        the whole kernel, or extents are the call's, of which all have one build; a GPU
+        reads factors as they lie, and their memory is not kept twice.
         """
         arrays = self.arrays(*args, **keywords)
         if constant is None:
-            constant = not schedule and not on_gpu(arrays[-1] if arrays else None)
+            own = (
+                schedule or self.graph.bounds or on_gpu(arrays[-1] if arrays else None)
+            )
+            constant = not own
         return self.kernel.bind(
             *arrays,
             out=_room(out),
@@ -109,7 +112,7 @@ class TorchKernel(ImportedKernel):
                 self.weights[each.weight] if each.weight else leaves[each.name]
             )
             kind = tuple(array.shape), str(array.dtype).removeprefix("torch.")
-            if kind != (each.type.shape, each.type.dtype):
+            if kind[1] != each.type.dtype or not each.type.has(kind[0]):
                 raise KernelError(
                     f"{self.name}: {each.weight or each.name} is of {kind[1]} {kind[0]}, "
                     f"expected {each.type.dtype} {each.type.shape} as it was exported; "
@@ -134,6 +137,7 @@ def from_torch(
     kwargs: Mapping[str, Any] | None = None,
     *,
     weights: Weights | None = None,
+    dynamic_shapes: Any = None,
     name: str = "",
 ) -> TorchKernel:
     """Make a kernel of a model of PyTorch's, by what `torch.export` says of it.
@@ -143,20 +147,21 @@ def from_torch(
         hidden = fast(ids, mask)
 
     `model` is a `torch.nn.Module`, exported with the example arguments, or what
-    `torch.export.export` gave, without dynamic shapes; the kernel is for arguments of
-    their shapes and dtypes. `weights` replace the model's: a mapping by their names in
+    `torch.export.export` gave; the kernel is for arguments of their shapes and dtypes.
+    `dynamic_shapes`, as that takes them, are axes as long as each call says, up to the
+    `max` of their `torch.export.Dim`: all are one build (`extents.runtime`). `weights` replace the model's: a mapping by their names in
     the model, or a safetensors file. `name` is the kernel's, by default the class's.
 
     Raises:
         KernelError: operations of ATen's are not supported, each with its name and the
-            lines of the model that ask for it; a weight is missing; or PyTorch is not
-            installed.
+            lines of the model that ask for it; a weight is missing; an extent has no
+            bound; or PyTorch is not installed.
     """
     if find_spec("torch") is None:
         raise KernelError(
             f"from_torch needs PyTorch, which is not installed: {install.command('torch')}."
         )
-    program = exported(model, args, kwargs or {})
+    program = exported(model, args, kwargs or {}, dynamic_shapes)
     name = name or identifier(name_of(model, program))
     graph = graph_of(program, name).live()
     given = None if weights is None else read(name, weights)

@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, TypeAlias
+
+
+class Size(int):
+    """An extent that a call knows: as it was in the example, and SymPy's expression."""
+
+    expression: Any
+
+    def __new__(cls, value: int, expression: Any) -> Self:
+        """Return it with both."""
+        made = super().__new__(cls, value)
+        made.expression = expression
+        return made
+
+    @property
+    def symbol(self) -> str:
+        """Its name; "" of one that follows from others."""
+        return str(self.expression) if self.expression.is_Symbol else ""
+
+    def at(self, known: Mapping[str, int]) -> int:
+        """Return it where symbols are known."""
+        every = self.expression.free_symbols
+        return int(self.expression.subs({each: known[str(each)] for each in every}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +35,14 @@ class TensorType:
 
     shape: tuple[int, ...]
     dtype: str
+
+    def has(self, shape: Sequence[int]) -> bool:
+        """Say whether a tensor of a shape is one, if extents of a call are as they may be."""
+        fits = (
+            isinstance(n, Size) or n == m
+            for n, m in zip(self.shape, shape, strict=False)
+        )
+        return len(shape) == len(self.shape) and all(fits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +83,41 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A model for arguments of fixed shapes: its inputs, calls in order, and results."""
+    """A model for the example's shapes: its inputs, calls in order, and results.
+
+    `bounds` are the most of those extents, by their symbols, that are each call's own.
+    """
 
     name: str
     inputs: tuple[GraphInput, ...]
     calls: tuple[Call, ...]
     outputs: tuple[Argument, ...]
+    bounds: Mapping[str, int] = field(default_factory=dict)
+
+    def symbols(self, shapes: Iterable[Sequence[int]]) -> dict[str, int]:
+        """Return the extents of a call by symbols, of its inputs' shapes."""
+        return {
+            size.symbol: extent
+            for each, shape in zip(self.inputs, shapes, strict=True)
+            for size, extent in zip(each.type.shape, shape, strict=True)
+            if isinstance(size, Size)
+        }
+
+    def at(self, known: Mapping[str, int]) -> Graph:
+        """Return the model for other extents."""
+        if not self.bounds:
+            return self
+        calls = tuple(
+            replace(
+                call,
+                args=_at(call.args, known),
+                keywords={key: _at(each, known) for key, each in call.keywords.items()},
+                results=_at(call.results, known),
+            )
+            for call in self.calls
+        )
+        inputs = tuple(replace(e, type=_at(e.type, known)) for e in self.inputs)
+        return Graph(self.name, inputs, calls, self.outputs)
 
     def live(self) -> Graph:
         """Return the model without calls and weights of which nothing is used."""
@@ -69,7 +128,18 @@ class Graph:
                 kept.append(call)
                 needed.update(refs((call.args, tuple(call.keywords.values()))))
         inputs = tuple(each for each in self.inputs if each.name in needed)
-        return Graph(self.name, inputs, tuple(kept[::-1]), self.outputs)
+        return replace(self, inputs=inputs, calls=tuple(kept[::-1]))
+
+
+def _at(value: Any, known: Mapping[str, int]) -> Any:
+    """Return what there is of an argument, or a type, at known extents."""
+    if isinstance(value, Size):
+        return value.at(known)
+    if isinstance(value, TensorType):
+        return replace(value, shape=_at(value.shape, known))
+    if isinstance(value, tuple):
+        return tuple(_at(each, known) for each in value)
+    return value
 
 
 def refs(argument: Argument) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
 from steelyard_kernels.errors import CompilerBug, KernelError, Unsupported
+from steelyard_kernels.extents import Extent, runtime
 from steelyard_kernels.from_torch import elementwise, shapes, sums
 from steelyard_kernels.from_torch.call import Row, Site, converted
 from steelyard_kernels.from_torch.graph import (
@@ -16,9 +17,11 @@ from steelyard_kernels.from_torch.graph import (
     Call,
     Graph,
     Ref,
+    Size,
     TensorType,
     at,
 )
+from steelyard_kernels.function import KernelFunction
 from steelyard_kernels.imported import identifier
 
 ROWS: Final[Mapping[str, Row]] = {
@@ -50,12 +53,18 @@ def function_of(graph: Graph) -> Callable[..., Any]:
     _check_known(graph)
 
     def run(*arrays: Array) -> Array | tuple[Array, ...]:
+        extents = graph.symbols(array.shape for array in arrays)
+        here = graph.at(extents)
         known: dict[str, Any] = {
             each.name: array for each, array in zip(graph.inputs, arrays, strict=True)
         }
-        for call in graph.calls:
-            known[call.name] = _translated(graph.name, call, known)
-        found = tuple(_read(known, each) for each in graph.outputs if each is not None)
+        for call in here.calls:
+            try:
+                known[call.name] = _translated(graph.name, call, known)
+            except CompilerBug as error:
+                beyond = [n for n, most in graph.bounds.items() if extents[n] > most]
+                raise KernelError(str(error)) if beyond else error from None
+        found = tuple(_read(known, each) for each in here.outputs if each is not None)
         return found[0] if len(found) == 1 else found
 
     run.__name__ = graph.name
@@ -63,6 +72,24 @@ def function_of(graph: Graph) -> Callable[..., Any]:
     signature = [inspect.Parameter(name, kind) for name in parameters(graph)]
     vars(run)["__signature__"] = inspect.Signature(signature)
     return run
+
+
+def kernel_of(graph: Graph) -> KernelFunction:
+    """Return the kernel of a model, at all extents that a call may have."""
+    whole = KernelFunction(function_of(graph))
+    if not graph.bounds:
+        return whole
+    extents = {
+        size.symbol: Extent(f"{each.name}_{axis}", graph.bounds[size.symbol])
+        for each in reversed(graph.inputs)  # named as the first that has it
+        for axis, size in enumerate(each.type.shape)
+        if isinstance(size, Size)
+    }
+    axes = {
+        name: [extents.get(getattr(n, "symbol", "")) for n in each.type.shape]
+        for name, each in zip(whole.signature.arrays, graph.inputs, strict=True)
+    }
+    return runtime(whole, **axes)
 
 
 def row_of(operation: str) -> Row | None:
