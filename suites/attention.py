@@ -6,6 +6,7 @@ PyTorch's scaled_dot_product_attention is the peer, on a GPU by
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Final
@@ -25,14 +26,17 @@ BERT: Final = [(8, 12, 128, 64), (1, 12, 512, 64), (8, 12, 512, 64)]
 LONG: Final = [
     (16384 // n, 2048 // columns, n, columns)
     for columns in (64, 128)
-    for n in (512, 2048, 8192)
+    for n in (512, 2048, 8192, 16384)
 ]
+CPU: Final = [(1, 12, n, 64) for n in (2048, 8192, 16384)]
 BACKENDS: Final = {
     "cudnn": "CUDNN_ATTENTION",
     "flash": "FLASH_ATTENTION",
     "efficient": "EFFICIENT_ATTENTION",
 }
 SCALE: Final = 0.125
+ROWS: Final = 1024
+"""Queries that references take at a time: all scores of 16384 would be gigabytes."""
 ANSWERS: Final = 2
 """Answers that are held: on the cases' own data and on other data."""
 
@@ -87,7 +91,7 @@ def _pulled(logs: Any, q: Any, k: Any, v: Any, g: Any, y: Any) -> Any:  # noqa: 
 
 
 @benchmark(
-    shape=axis(*BERT[:2], others=[BERT[2], (1, 12, 2048, 64)]),
+    shape=axis(*BERT[:2], others=[BERT[2], *CPU]),
     mask=axis("none", others=["causal"]),
     dtype=axis("float32", others=["float16"]),
     impl=["ours", "numpy", *available("torch")],
@@ -153,17 +157,37 @@ def _gradients(  # noqa: PLR0917
 ) -> tuple[Any, Any, Any]:
     """Pull back in float64, head by head."""
     found = tuple(np.empty_like(each) for each in (q, k, v))
-    for at in np.ndindex(q.shape[:2]):
-        scores = q[at] @ k[at].T * SCALE - log[at]
-        if masked:
-            scores[np.triu_indices(len(scores), 1)] = -np.inf
-        weights, own = np.exp(scores), (g[at] * y[at]).sum(-1, keepdims=True)
-        pulled = weights * (g[at] @ v[at].T - own) * SCALE
-        for out, each in zip(
-            found, (pulled @ k[at], pulled.T @ q[at], weights.T @ g[at]), strict=True
-        ):
-            out[at] = each
+    of_q, of_k, of_v = found
+    for *at, rows in _parts(q):
+        (own_q, own_g, own_y, own_log), (keys, values) = (
+            [each[(*at, rows)] for each in (q, g, y, log)],
+            [each[tuple(at)] for each in (k, v)],
+        )
+        weights = np.exp(_scores(own_q, keys, rows, masked=masked) - own_log)
+        own = (own_g * own_y).sum(-1, keepdims=True)
+        pulled = weights * (own_g @ values.T - own) * SCALE
+        of_q[(*at, rows)] = pulled @ keys
+        if not rows.start:
+            of_k[tuple(at)] = of_v[tuple(at)] = 0
+        of_k[tuple(at)] += pulled.T @ own_q
+        of_v[tuple(at)] += weights.T @ own_g
     return found
+
+
+def _parts(q: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield the batch, head and neighbouring queries of each part."""
+    for at in np.ndindex(q.shape[:2]):
+        for first in range(0, q.shape[2], ROWS):
+            yield *at, slice(first, first + ROWS)
+
+
+def _scores(q: Any, k: Any, rows: slice, *, masked: bool) -> Any:
+    """Return the scores of some queries; masked, -inf for keys behind their own."""
+    scores = q @ k.T * SCALE
+    if masked:
+        places = np.arange(rows.start, rows.start + len(q))
+        scores[np.arange(len(k)) > places[:, None]] = -np.inf
+    return scores
 
 
 def _torch_gradient(backend: str, *, masked: bool) -> Any:
@@ -209,14 +233,12 @@ def _reference(q: Any, k: Any, v: Any, *, masked: bool = False) -> Any:
 
 
 def _attended(q: Any, k: Any, v: Any, *, masked: bool = False) -> Any:
-    """Attend head by head: all scores of a long sequence would not fit in memory."""
+    """Attend part by part: all scores of a long sequence would not fit in memory."""
     out = np.empty_like(v)
-    for place in np.ndindex(q.shape[:2]):
-        scores = q[place] @ k[place].T * SCALE
-        if masked:
-            scores[np.triu_indices(len(scores), 1)] = -np.inf
+    for *at, rows in _parts(q):
+        scores = _scores(q[(*at, rows)], k[tuple(at)], rows, masked=masked)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
-        out[place] = weights / weights.sum(-1, keepdims=True) @ v[place]
+        out[(*at, rows)] = weights / weights.sum(-1, keepdims=True) @ v[tuple(at)]
     return out
 
 

@@ -3,6 +3,11 @@ r"""All candidates of a kernel (hidet#426): how many, how many distinct, how lon
 A row is a whole space, built cold in groups: its size, its distinct codes, and what
 lowering, emitting and compiling took, summed over workers, beside the wall.
 
+hidet#426 reports, for matmul, convolution and attention on 32 threads of an i9-13900K with
+an RTX 4090, 8.05, 7.22 and 3.83 times less time where candidates are compiled together, and
+222 s, then 177, for the build and the runs of a BERT
+(https://github.com/hidet-org/hidet/pull/426).
+
 Of a product, a convolution and attention, which have 330, 453 and 8 candidates, 32 stand
 for all, in groups and each alone: two minutes on two cores. All of them, by as many
 compilers at a time as are listed (3 minutes on two cores for each number):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from steelyard import Builder
 from steelyard.declare.handles import Call, Handle
 from steelyard.prepare.work import BoundOnCall, CallableWork
-from steelyard_kernels import KernelFunction, library
+from steelyard_kernels import KernelFunction, dtypes, library
 from steelyard_kernels.building.facts import TargetBuild
 from steelyard_kernels.calling.bind import BoundKernel
 from steelyard_kernels.schedule import strategies
@@ -262,4 +262,4 @@ class InTurn(BoundOnCall):
 
 def rounded(values: Array, dtype: str) -> Array:
     """Return float64 values as they are after a cast to ``dtype``."""
-    return values.astype(np.float32).astype(dtype).astype(np.float64)
+    return values.astype(np.float32).astype(dtypes.of(dtype).numpy).astype(np.float64)

@@ -97,7 +97,7 @@ def gpu_softmax(b: Builder, cols: int, dtype: str, impl: str) -> Call:
 
 @benchmark(
     hidden=axis(*HIDDEN, others=OTHER_HIDDEN),
-    dtype=axis("float16", others=["float32"]),
+    dtype=axis("float16", others=["bfloat16", "float32"]),
     impl=["ours", "copy"],
 )
 def gpu_layernorm(b: Builder, hidden: int, dtype: str, impl: str) -> Call:
@@ -136,7 +136,7 @@ def described_layernorm(
     bias = b.input(hidden, dtype)
     arguments = (x, bias1, bias2, weight, bias)
     if returns:
-        width = {"float16": 2, "float32": 4}[dtype]
+        width = {"float16": 2, "bfloat16": 2, "float32": 4}[dtype]
         b.count(bytes=width * hidden * (2 * ROWS + 4))
         return b.launch(normalise, *arguments, as_=form)
     y = b.output((ROWS, hidden), dtype)

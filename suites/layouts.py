@@ -1,7 +1,8 @@
 """Arrays read along another axis than they are written, sums of columns, results of rows.
 
 Beside each stands a copy of as many bytes, read and written: what memory gives. Names
-begin with ``gpu_`` where they need one.
+begin with ``gpu_`` where they need one; rows there stand beside Inductor and Triton by
+``-p impl=ours,inductor,triton``.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Any, Final
 import numpy as np
 
 from steelyard import Builder, axis, benchmark
-from steelyard.declare.handles import Call
+from steelyard.declare.handles import Call, Handle
 from steelyard_kernels import array as xp
 from steelyard_kernels import kernel, library
 
 from . import softmax
-from .common import Array, Peer, WithStores, copied
+from .common import Array, Made, Peer, WithStores, available, copied, inductor
 
 SIDE: Final = 4096
 ROWS: Final = 8192
@@ -181,7 +182,7 @@ KERNELS: Final = {
 @benchmark(
     kind=list(KERNELS),
     cols=axis(1000, 4096, others=[32000, 50257]),
-    impl=["ours", "copy"],
+    impl=axis("ours", "copy", others=available("inductor", "inductor_tuned", "triton")),
 )
 def gpu_rows(b: Builder, kind: str, cols: int, impl: str) -> Call:
     """Normalise, reduce or differentiate the rows of 8192 x cols halves, on a GPU."""
@@ -201,16 +202,70 @@ def gpu_rows(b: Builder, kind: str, cols: int, impl: str) -> Call:
             b.output((ROWS, 1), "float32", name="loss"),
         )
         b.check(_entropy, x, target, rtol=2.0**-8, atol=2.0**-8)
-        return b.launch(cross_entropy, x, target, out=(gradient, loss))
+        return _rows(b, kind, impl, x, target, out=(gradient, loss))
     if kind == "rms_norm":
         weight = b.input(cols, "float16")
         y = b.output(shape, "float16")
         b.check(_rms, x, weight, rtol=2.0**-8, atol=2.0**-8)
-        return b.launch(rms_norm, x, weight, out=y)
+        return _rows(b, kind, impl, x, weight, out=y)
     dtype = {"logsumexp": "float32", "argmax": "int64"}.get(kind, "float16")
     y = b.output((ROWS, 1) if single else shape, dtype)
     b.check(RESULTS[kind], x, rtol=2.0**-8, atol=2.0**-8)
-    return b.launch(KERNELS[kind], x, out=y)
+    return _rows(b, kind, impl, x, out=y)
+
+
+def _rows(b: Builder, kind: str, impl: str, *given: Handle, out: Any) -> Call:
+    """Launch one kind of rows: ours, or a peer's."""
+    if impl == "ours":
+        return b.launch(KERNELS[kind], *given, out=out)
+    if impl == "triton":
+
+        def rows() -> Callable[..., None]:
+            from . import triton_kernels
+
+            return triton_kernels.rows(kind)
+
+        return b.launch(Made(rows), *given, out=out, as_="torch")
+    mode = "max-autotune-no-cudagraphs" if impl == "inductor_tuned" else None
+    made = Made(inductor(TENSORS[kind], mode).make)
+    return b.launch(made, *given, out=out, as_="torch")
+
+
+def _tensor_softmax(x: Any, out: Any) -> None:
+    out.copy_(x.float().softmax(-1))
+
+
+def _tensor_logsumexp(x: Any, out: Any) -> None:
+    out.copy_(x.float().logsumexp(-1, keepdim=True))
+
+
+def _tensor_argmax(x: Any, out: Any) -> None:
+    out.copy_(x.argmax(-1, keepdim=True))
+
+
+def _tensor_rms_norm(x: Any, weight: Any, out: Any) -> None:
+    wide = x.float()
+    scale = (wide.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+    out.copy_(wide * scale * weight.float())
+
+
+def _tensor_cross_entropy(x: Any, target: Any, out: Any) -> None:
+    import torch
+
+    wide, (gradient, loss) = x.float(), out
+    logs = wide - wide.logsumexp(-1, keepdim=True)
+    loss.copy_(-logs.gather(-1, target.long()))
+    classes = torch.arange(x.shape[-1], device=x.device)
+    gradient.copy_(logs.exp() - (classes == target).float())
+
+
+TENSORS: Final = {
+    "softmax": _tensor_softmax,
+    "logsumexp": _tensor_logsumexp,
+    "argmax": _tensor_argmax,
+    "rms_norm": _tensor_rms_norm,
+    "cross_entropy": _tensor_cross_entropy,
+}
 
 
 def _rms(x: Array, weight: Array) -> Array:

@@ -64,20 +64,21 @@ def gpu_peers_adam(b: Builder, n: int, impl: str) -> Call:
 
 @benchmark(
     hidden=axis(*HIDDEN, others=OTHER_HIDDEN),
+    dtype=axis("float16", default="float16", others=["bfloat16"]),
     impl=["ours", "copy", *available("torch_eager", "inductor", "triton")],
 )
-def gpu_peers_layernorm(b: Builder, hidden: int, impl: str) -> Call:
-    """Add two biases and normalise 8192 float16 rows; `copy` moves the same bytes.
+def gpu_peers_layernorm(b: Builder, hidden: int, dtype: str, impl: str) -> Call:
+    """Add two biases and normalise 8192 rows of halves; `copy` moves the same bytes.
 
     Eager PyTorch returns a new tensor from its pool, which nobody checks: writing it to
     an array of ours would be one kernel more.
     """
     if impl == "copy":
-        return copied_rows(b, hidden, "float16")
+        return copied_rows(b, hidden, dtype)
     eager, form = impl == "torch_eager", "numpy" if impl == "ours" else "torch"
     # Compiled for each case anew: PyTorch goes back to eager after eight shapes.
     normalise = _inductor_layernorm() if impl == "inductor" else LAYERNORM[impl]
-    return described_layernorm(b, hidden, "float16", normalise, form, returns=eager)
+    return described_layernorm(b, hidden, dtype, normalise, form, returns=eager)
 
 
 def _cupy_matmul(x: Any, w: Any, out: Any) -> None:

@@ -1,12 +1,13 @@
 """Matrix products: the seed's 64 x 768 x 768, BERT's, squares, and ragged ones.
 
 iree#17012 reports 679 us for the first in float16, most of it not the kernel's. On the CPU
-ours beside NumPy's OpenBLAS and PyTorch's oneDNN; on a GPU beside cuBLAS, by
-``-p impl=ours,torch``.
+ours beside NumPy's OpenBLAS and PyTorch's oneDNN; on a GPU beside cuBLAS, with what follows
+as kernels of its own, and beside Inductor, by ``-p impl=ours,torch,inductor_tuned``.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -16,16 +17,17 @@ from steelyard.declare.handles import Call, Handle
 from steelyard_kernels import array as xp
 from steelyard_kernels import kernel
 
-from .common import available, torch_matmul
+from .common import Made, available, inductor, torch_matmul
 
 Shape = tuple[int, int, int]
 
 SEED: Final = (64, 768, 768)
 BERT: Final = [
     (m, n, k)
-    for m in (64, 128, 512, 4096)
+    for m in (64, 128, 256, 512, 1024, 2048, 4096, 8192)
     for n, k in ((768, 768), (2304, 768), (3072, 768), (768, 3072))
 ]
+"""Of one sequence of 64 words, and of 1, 8 and 16 of 128, 256 and 512."""
 SQUARES: Final = [(n, n, n) for n in (512, 1024, 2048, 4096, 8192)]
 SKINNY: Final = [(m, n, k) for m in (1, 4, 16) for n, k in ((768, 768), (3072, 768))]
 RAGGED: Final = [(100, 776, 776), (97, 769, 776), (1031, 1033, 1048)]
@@ -49,14 +51,26 @@ def layer(x: Any, w: Any, b: Any) -> Any:
     return xp.maximum(x @ w + b, 0)
 
 
+@kernel
+def gelu(x: Any, w: Any, b: Any) -> Any:
+    """Multiply, add a bias, and bend by GELU, in float32 or wider."""
+    y = x @ w + b
+    wide = y.astype("float64" if y.dtype.name == "float64" else "float32")
+    return (0.5 * wide * (1 + xp.erf(wide * math.sqrt(0.5)))).astype(y.dtype)
+
+
+OTHERS: Final = [*BERT[1:], *SQUARES, *RAGGED, *SKINNY]
+FORMS: Final = axis("plain", others=["linear", "layer", "gelu"])
+
+
 @benchmark(
-    shape=axis(SEED, others=[*BERT[1:], *SQUARES[:3], *RAGGED, *SKINNY]),
+    shape=axis(SEED, others=OTHERS),
     dtype=axis("float32", others=["float16", "bfloat16", "float64"]),
-    form=axis("plain", others=["linear", "layer"]),
+    form=FORMS,
     impl=axis("numpy", *available("torch"), "ours", others=["packed"]),
 )
 def products(b: Builder, shape: Shape, dtype: str, form: str, impl: str) -> Call:
-    """Multiply m x k by k x n on the CPU, or by n x k transposed, or with bias and ReLU.
+    """Multiply m x k by k x n on the CPU, or by n x k transposed, or with what follows.
 
     "packed" is ours where weights are constant.
     """
@@ -78,17 +92,22 @@ def products(b: Builder, shape: Shape, dtype: str, form: str, impl: str) -> Call
 
 
 @benchmark(
-    shape=axis(SEED, others=[*BERT[1:], *SQUARES, *RAGGED]),
-    form=axis("plain", others=["linear", "layer"]),
-    impl=axis("ours", others=available("torch")),
+    shape=axis(SEED, others=OTHERS),
+    dtype=axis("float16", default="float16", others=["bfloat16"]),
+    form=FORMS,
+    impl=axis("ours", others=available("torch", "inductor", "inductor_tuned")),
 )
-def gpu_products(b: Builder, shape: Shape, form: str, impl: str) -> Call:
-    """Multiply m x k by k x n, or by n x k transposed, or by k x n with bias and ReLU."""
+def gpu_products(b: Builder, shape: Shape, dtype: str, form: str, impl: str) -> Call:
+    """Multiply m x k by k x n, or by n x k transposed, or with bias and ReLU or GELU."""
     b.on("cuda")
-    given, y = _declared(b, shape, form, "float16")
+    given, y = _declared(b, shape, form, dtype)
     b.check(REFERENCES[form], *given)
     if impl == "torch":
         return b.launch(TORCH[form], *given, out=y, as_="torch")
+    if impl != "ours":
+        mode = "max-autotune-no-cudagraphs" if impl == "inductor_tuned" else None
+        made = Made(inductor(COMPILED[form], mode).make)
+        return b.launch(made, *given, out=y, as_="torch")
     return b.launch(OURS[form], *given, out=y)
 
 
@@ -101,7 +120,7 @@ def _declared(
         b.input((m, k), dtype, name="x"),
         b.input((n, k) if form == "linear" else (k, n), dtype, name="w", dist=weights),
     ]
-    if form == "layer":
+    if form in {"layer", "gelu"}:
         given.append(b.input(n, dtype, name="bias"))
     b.count(operations=2 * m * n * k)
     y = b.output((m, n), dtype)
@@ -118,6 +137,19 @@ def _numpy_layer(x: Any, w: Any, bias: Any, out: Any) -> None:
     np.maximum(out, 0, out=out)
 
 
+def _numpy_gelu(x: Any, w: Any, bias: Any, out: Any) -> None:
+    """Do so by an erf of 1.5e-7: Abramowitz and Stegun, 7.1.26; NumPy has none."""
+    np.matmul(x, w, out=out)
+    out += bias
+    z = np.abs(out) * np.float32(math.sqrt(0.5))
+    t = 1 / (1 + np.float32(0.3275911) * z)
+    series = np.zeros_like(t)
+    for each in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        series = (series + np.float32(each)) * t
+    tail = out / 2 * series * np.exp(-z * z)  # out * (1 - erf(z)) / 2
+    np.copyto(out, np.where(out > 0, out - tail, tail), casting="same_kind")
+
+
 def _torch_linear(x: Any, w: Any, out: Any) -> None:
     torch_matmul(x, w.t(), out)
 
@@ -128,11 +160,58 @@ def _torch_layer(x: Any, w: Any, bias: Any, out: Any) -> None:
     torch.addmm(bias, x, w, out=out).relu_()
 
 
-OURS: Final = {"plain": product, "linear": linear, "layer": layer}
-NUMPY: Final = {"plain": np.matmul, "linear": _numpy_linear, "layer": _numpy_layer}
-TORCH: Final = {"plain": torch_matmul, "linear": _torch_linear, "layer": _torch_layer}
+def _torch_gelu(x: Any, w: Any, bias: Any, out: Any) -> None:
+    import torch
+
+    torch.addmm(bias, x, w, out=out)
+    torch.ops.aten.gelu.out(out, out=out)
+
+
+def _compiled_plain(x: Any, w: Any, out: Any) -> None:
+    out.copy_(x @ w)
+
+
+def _compiled_linear(x: Any, w: Any, out: Any) -> None:
+    out.copy_(x @ w.t())
+
+
+def _compiled_layer(x: Any, w: Any, bias: Any, out: Any) -> None:
+    out.copy_((x @ w + bias).relu())
+
+
+def _compiled_gelu(x: Any, w: Any, bias: Any, out: Any) -> None:
+    from torch.nn import functional
+
+    out.copy_(functional.gelu(x @ w + bias))
+
+
+def _gelu(x: Any, w: Any, bias: Any) -> Any:
+    y = x @ w + bias
+    return y / 2 * (1 + np.vectorize(math.erf, otypes=[float])(y * math.sqrt(0.5)))
+
+
+OURS: Final = {"plain": product, "linear": linear, "layer": layer, "gelu": gelu}
+NUMPY: Final[dict[str, Any]] = {
+    "plain": np.matmul,
+    "linear": _numpy_linear,
+    "layer": _numpy_layer,
+    "gelu": _numpy_gelu,
+}
+TORCH: Final = {
+    "plain": torch_matmul,
+    "linear": _torch_linear,
+    "layer": _torch_layer,
+    "gelu": _torch_gelu,
+}
+COMPILED: Final = {
+    "plain": _compiled_plain,
+    "linear": _compiled_linear,
+    "layer": _compiled_layer,
+    "gelu": _compiled_gelu,
+}
 REFERENCES: Final = {
     "plain": np.matmul,
     "linear": lambda x, w: x @ w.T,
     "layer": lambda x, w, bias: np.maximum(x @ w + bias, 0),
+    "gelu": _gelu,
 }
