@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from steelyard.declare import dtypes
 from steelyard_device.cuda.device import Context, Device
 
 DEVICE = Device(0, "a GPU", "GPU-0", "sm_90a", 132, 60 << 20, 1 << 30)
@@ -117,7 +118,7 @@ class Tools:
         """Count normal numbers, and say whether all bits are the same."""
         data = view.read().ravel()
         size = np.abs(data.astype(np.float64))
-        normal = (size >= np.finfo(data.dtype).tiny) & np.isfinite(size)
+        normal = (size >= float(dtypes.limits(data.dtype).tiny)) & np.isfinite(size)
         bits = set(np.frombuffer(data.tobytes(), f"V{data.itemsize}").tolist())
         return int(np.count_nonzero(normal)), len(bits) == 1
 

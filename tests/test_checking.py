@@ -118,6 +118,9 @@ HALF, DOUBLE = {"dtype": "float16"}, {"dtype": "float64"}
             (HALF | {"target": times(f), "reference": times(f)}, "")
             for f in (1e6, 1e-8)
         ),
+        # Of a dtype that is none of NumPy's own.
+        ({"dtype": "bfloat16"}, ""),
+        ({"dtype": "bfloat16", "target": all_but_one}, "in 1 of 1500 elements"),
         # Relative to the value or absolute; none at all asks for equality.
         (OFF | {"atol": 2e-3}, ""),
         (OFF | {"atol": 0.0}, r"within 0\."),

@@ -112,6 +112,7 @@ TorchLike.__module__ = "torch"
     ("dtype", "name", "dist"),
     [
         ("float16", "float16", "normal"),
+        ("bfloat16", "bfloat16", "normal"),
         (np.float32, "float32", "normal"),
         (np.dtype("float64"), "float64", "normal"),
         ("f4", "float32", "normal"),
@@ -138,7 +139,7 @@ def test_dtypes_may_be_written_in_any_spelling(b, dtype, name, dist):
 def test_a_dtype_of_no_real_numbers_is_refused(b, dtype):
     """The sentence lists what there is."""
     for declare in (b.input, b.output):
-        with pytest.raises(BenchmarkError, match="Use float16, float32, float64"):
+        with pytest.raises(BenchmarkError, match="Use float16, bfloat16, float32"):
             declare(3, dtype, name="x")
 
 

@@ -95,7 +95,8 @@ def in_one_go(handle, seed):
     ("dtype", "dist"),
     [
         *itertools.product(
-            ["float16", "float32", "float64"], ["normal", "uniform", "lognormal"]
+            ["float16", "bfloat16", "float32", "float64"],
+            ["normal", "uniform", "lognormal"],
         ),
         *itertools.product(["bool", "int8", "int64"], ["integers"]),
     ],
@@ -126,7 +127,7 @@ def test_a_pattern_of_no_whole_number_of_values_is_refused(period):
 @given(
     seed=st.integers(0, 2**63),
     shape=st.lists(st.integers(0, 5), max_size=3).map(tuple),
-    dtype=st.sampled_from(["float16", "float32", "float64"]),
+    dtype=st.sampled_from(["float16", "bfloat16", "float32", "float64"]),
     dist=st.sampled_from(["normal", "uniform", "lognormal", "integers"]),
 )
 def test_a_seed_gives_the_same_bits_again(seed, shape, dtype, dist):

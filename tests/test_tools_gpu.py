@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from steelyard.declare import dtypes
 from steelyard_device import cuda
 from steelyard_device.cuda import tools
 from steelyard_device.errors import DeviceError
@@ -109,12 +110,13 @@ def test_buffers_of_two_shapes_are_not_compared(context):
         tools.differing(view(context, random(8), 0), view(context, random(9), 0))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("size", [1, 3, 10_007])
 def test_normal_numbers_are_counted(context, dtype, size):
     """As NumPy counts them: no zeros, denormals, infinities or NaN."""
-    tiny = np.finfo(dtype).tiny
-    values = np.array([0, tiny / 2, tiny, 1, -1, np.inf, np.nan, -tiny], dtype)
+    kind = dtypes.named(dtype)
+    tiny = float(dtypes.limits(kind).tiny)
+    values = np.array([0, tiny / 2, tiny, 1, -1, np.inf, np.nan, -tiny], kind)
     data = np.resize(values, size)
     normal = np.count_nonzero((np.abs(data) >= tiny) & np.isfinite(data))
     found = tools.normal_count(cuda.copy_of(context, data))

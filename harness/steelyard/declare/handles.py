@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+from steelyard.declare import dtypes
 from steelyard.declare import mode as modes
 from steelyard.errors import BenchmarkError
 
@@ -320,8 +321,9 @@ def replaced(value: Any, by: Callable[[Any], Any], kind: type = Handle) -> Any:
 def _recipe(
     name: str, dist: str | None, dtype: str, parameters: Mapping[str, float]
 ) -> tuple[tuple[str, Any], ...]:
-    kind = _dtype("input", name, dtype).kind
-    dist = dist or ("normal" if kind == "f" else "integers")
+    found = _dtype("input", name, dtype)
+    kind = found.kind
+    dist = dist or ("normal" if dtypes.is_float(found) else "integers")
     if not _is_text(dist) or dist not in DISTRIBUTIONS:
         raise BenchmarkError(
             f"input {name} has dist={dist!r}; expected one of "
@@ -367,15 +369,15 @@ def _dtype(role: str, name: str, dtype: Any) -> np.dtype[Any]:
 
     try:
         # PyTorch's dtypes call themselves torch.float32.
-        found = np.dtype(
+        found = dtypes.named(
             str(dtype).removeprefix("torch.") if _foreign(dtype) else dtype
         )
     except TypeError:
         found = np.dtype(object)
-    if found.kind not in "biuf":
+    if found.kind not in "biuf" and not dtypes.is_float(found):
         raise BenchmarkError(
             f"{role} {name} has dtype {dtype!r}, which holds no real numbers that NumPy "
-            "knows. Use float16, float32, float64, int32, int64 or bool."
+            "knows. Use float16, bfloat16, float32, float64, int32, int64 or bool."
         )
     return found
 

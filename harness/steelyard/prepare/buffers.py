@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard import units
+from steelyard.declare import dtypes
 from steelyard.declare.handles import Handle, replaced
 from steelyard.errors import BenchmarkError
 from steelyard.prepare import inputs
@@ -275,15 +276,15 @@ class Buffers:
 
 def poison_of(dtype: np.dtype[Any]) -> bytes:
     """Return a finite value that no result should hold: NaN would hide NaN bugs."""
-    if dtype.kind == "f":
-        return np.array(-0.75 * np.finfo(dtype).max, dtype).tobytes()
+    if dtypes.is_float(dtype):
+        return np.array(-0.75 * float(dtypes.limits(dtype).max), dtype).tobytes()
     return b"\x99" * dtype.itemsize
 
 
 def poison(array: Array) -> None:
     """Fill an array with what no result should hold."""
     value = poison_of(array.dtype)
-    if array.dtype.kind == "f":
+    if dtypes.is_float(array.dtype):
         array.fill(np.frombuffer(value, array.dtype)[0])
     else:
         array.reshape(-1).view(np.uint8).fill(value[0])
@@ -296,7 +297,7 @@ def dtype_of(handle: Handle) -> np.dtype[Any]:
         BenchmarkError: NumPy does not know it.
     """
     try:
-        return np.dtype(handle.dtype)
+        return dtypes.named(handle.dtype)
     except TypeError:
         raise BenchmarkError(
             f"{handle.role} {handle.name} has dtype {handle.dtype!r}, which NumPy does "
@@ -307,7 +308,9 @@ def dtype_of(handle: Handle) -> np.dtype[Any]:
 def needed_bytes(handles: tuple[Handle, ...]) -> int:
     """Return the bytes of all buffers and of the copies that restore them."""
     return sum(
-        handle.size * np.dtype(handle.dtype).itemsize * (1 + (handle.role == "inout"))
+        handle.size
+        * dtypes.named(handle.dtype).itemsize
+        * (1 + (handle.role == "inout"))
         for handle in handles
     )
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.declare import dtypes
 from steelyard.declare.benchmark import Description, raised
 from steelyard.declare.handles import Check, Handle, replaced
 from steelyard.errors import BenchmarkError
@@ -217,7 +218,7 @@ def _close(got: Array, wanted: Array, rtol: float, atol: float) -> NDArray[np.bo
     with np.errstate(invalid="ignore", over="ignore"):
         exact = got.astype(np.float64)
         # Rounding what was expected cannot be wrong, be it to infinity or to 0.
-        floating = got.dtype.kind == "f"
+        floating = dtypes.is_float(got.dtype)
         close: NDArray[np.bool_] = got == (
             wanted.astype(got.dtype) if floating else wanted
         )
@@ -329,11 +330,11 @@ def _exact(result: Any) -> Array:
 def _widened(value: Any) -> Any:
     """Copy arrays, also those in containers, floating-point ones to float64."""
     if isinstance(value, np.ndarray):
-        return value.astype(np.float64 if value.dtype.kind == "f" else value.dtype)
+        return value.astype(np.float64 if dtypes.is_float(value.dtype) else value.dtype)
     if isinstance(value, (tuple, list)):
         return type(value)(map(_widened, value))
     return value
 
 
 def _epsilon(dtype: np.dtype[Any]) -> float:
-    return float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0
+    return float(dtypes.limits(dtype).eps) if dtypes.is_float(dtype) else 0.0

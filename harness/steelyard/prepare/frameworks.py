@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from steelyard.declare import dtypes
 from steelyard.declare.handles import CPU, CUDA
 from steelyard.errors import BenchmarkError
 from steelyard_device import cuda
@@ -87,9 +88,13 @@ def _host_numpy() -> ArrayAdapter:
 
 def _host_torch() -> ArrayAdapter:
     torch = _library("torch")
-    return ArrayAdapter(
-        torch.from_numpy, _torch_empty(torch, "cpu"), library=_named("torch")
-    )
+
+    def convert(array: Any) -> Any:
+        if array.dtype.name != dtypes.BFLOAT16:  # which is none of NumPy's own
+            return torch.from_numpy(array)
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+
+    return ArrayAdapter(convert, _torch_empty(torch, "cpu"), library=_named("torch"))
 
 
 def _device_numpy(context: cuda.Context) -> ArrayAdapter:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.declare import dtypes
 from steelyard.declare.handles import Handle
 from steelyard.prepare import inputs
 from steelyard.prepare.buffers import (
@@ -60,7 +61,7 @@ class DeviceBuffers(Buffers):
     def collapsed(self, name: str) -> bool:
         """Whether a buffer no longer holds what users have: `inputs.collapsed`."""
         view: cuda.View = self.arrays[name]
-        if view.size < inputs.FEWEST or view.dtype.kind != "f":
+        if view.size < inputs.FEWEST or not dtypes.is_float(view.dtype):
             return False
         normal, constant = tools.normal_count(view)
         return inputs.is_collapsed(view.size, normal, constant=constant)
@@ -109,7 +110,7 @@ class DeviceBuffers(Buffers):
     def _poison(self, name: str) -> None:
         view: cuda.View = self.arrays[name]
         value = poison_of(view.dtype)
-        if view.dtype.kind == "f":
+        if dtypes.is_float(view.dtype):
             view.fill(np.frombuffer(value, view.dtype)[0])
         else:  # as bytes: a bool would be made 1
             view.part(0, (view.nbytes,), np.uint8).fill(value[0])

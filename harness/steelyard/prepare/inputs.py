@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.declare import npy
+from steelyard.declare import dtypes, npy
 from steelyard.declare.handles import Handle
 from steelyard.errors import BenchmarkError
 from steelyard.prepare import threads
@@ -55,13 +55,13 @@ def generate(handle: Handle, seed: int) -> Array:
 
 
 def _drawn(handle: Handle, recipe: Mapping[str, Any], seed: int) -> Array:
-    dtype = np.dtype(handle.dtype)
+    dtype = dtypes.named(handle.dtype)
     dist = recipe["dist"]
     if dist == "constant":
         return np.full(handle.shape, recipe["value"], dtype)
     if dist == "integers":
         _check_range(recipe, dtype)
-    elif dtype.kind != "f":
+    elif not dtypes.is_float(dtype):
         raise BenchmarkError(
             f"input {handle.name} is {dtype} with dist={dist!r}; whole numbers come "
             "from dist='integers'."
@@ -117,10 +117,10 @@ def collapsed(data: Array) -> bool:
 
     More than half of it zeros, denormals, infinities or NaN, or all of it one value.
     """
-    if data.size < FEWEST or data.dtype.kind != "f":
+    if data.size < FEWEST or not dtypes.is_float(data.dtype):
         return False
     magnitude = np.abs(data)
-    normal = (magnitude >= np.finfo(data.dtype).tiny) & np.isfinite(magnitude)
+    normal = (magnitude >= dtypes.limits(data.dtype).tiny) & np.isfinite(magnitude)
     constant = bool((data == data.flat[0]).all())
     return is_collapsed(data.size, int(np.count_nonzero(normal)), constant=constant)
 

@@ -27,8 +27,13 @@ _BLOCKS_EACH = 8
 _PATTERN = 16
 """The longest pattern in bytes: an element of the widest dtype."""
 
-_EXPONENTS = {2: 0x7C00, 4: 0x7F800000, 8: 0x7FF0000000000000}
-"""The bits of the exponent, by the bytes of an IEEE float."""
+_EXPONENTS = {
+    "float16": 0x7C00,
+    "bfloat16": 0x7F80,
+    "float32": 0x7F800000,
+    "float64": 0x7FF0000000000000,
+}
+"""The bits of the exponent of a float."""
 
 
 def checksum(buffer: View) -> int:
@@ -81,15 +86,15 @@ def normal_count(buffer: View) -> tuple[int, bool]:
     Zeros, denormals, infinities and NaN are not normal.
 
     Raises:
-        DeviceError: the elements are no IEEE floats of 2, 4 or 8 bytes.
+        DeviceError: the elements are no such floats.
     """
     size = buffer.dtype.itemsize
-    if buffer.dtype.kind != "f" or size not in _EXPONENTS:
+    if buffer.dtype.name not in _EXPONENTS:
         raise DeviceError(
-            f"normal numbers of {buffer.dtype} are not counted: give float16, float32 "
-            "or float64."
+            f"normal numbers of {buffer.dtype} are not counted: give "
+            f"{', '.join(_EXPONENTS)}."
         )
-    slots = (size, _EXPONENTS[size])
+    slots = (size, _EXPONENTS[buffer.dtype.name])
     normal, others = _answer(
         buffer, "steelyard_normal", slots, buffer.nbytes // 8, results=2
     )
