@@ -11,16 +11,10 @@ from steelyard_kernels import array as xp
 from steelyard_kernels import reference
 from steelyard_kernels.array import pytrees
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.expr import (
-    Apply,
-    Parameter,
-    Result,
-    everywhere,
-    loops,
-)
+from steelyard_kernels.expression.expr import Apply, Parameter, Result, loops
 from steelyard_kernels.expression.printing import text
 from steelyard_kernels.expression.rewrite import rewritten
-from steelyard_kernels.expression.structure import structure
+from steelyard_kernels.expression.structure import everywhere, structure
 from steelyard_kernels.function import kernel
 
 F32 = "float32"

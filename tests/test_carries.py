@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from steelyard_kernels import array as xp
 from steelyard_kernels import reference
 from steelyard_kernels.expression.carries import lean
-from steelyard_kernels.expression.expr import everywhere, loops, operands
-from steelyard_kernels.expression.structure import structure
+from steelyard_kernels.expression.expr import loops, operands
+from steelyard_kernels.expression.structure import everywhere, structure
 from steelyard_kernels.function import kernel
 
 F32 = "float32"

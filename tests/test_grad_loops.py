@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from steelyard_kernels import array as xp
 from steelyard_kernels import random, reference
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.expr import Apply, Result, everywhere, loops
+from steelyard_kernels.expression.expr import Apply, Result, loops
+from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.function import kernel
 from steelyard_kernels.grad import grad, value_and_grad
 from steelyard_kernels.vmap import vmap

@@ -6,7 +6,8 @@ import pytest
 from steelyard_kernels import array as xp
 from steelyard_kernels import reference
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.expr import Chain, Input, Row, everywhere
+from steelyard_kernels.expression.expr import Chain, Input, Row
+from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.function import kernel
 
 A = np.random.default_rng(3).standard_normal((4, 3))

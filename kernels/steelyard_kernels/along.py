@@ -14,9 +14,6 @@ from typing import Any, Final
 
 import numpy as np
 
-ABOVE: Final = 1 << 32
-"""What an int32 key counts in an int64 that has its place below it."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Line:

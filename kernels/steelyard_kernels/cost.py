@@ -16,10 +16,10 @@ from steelyard_kernels.expression.expr import (
     Program,
     Reduce,
     View,
-    everywhere,
     loops,
     operands,
 )
+from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.ops import OPERATIONS
 

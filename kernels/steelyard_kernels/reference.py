@@ -31,6 +31,7 @@ from steelyard_kernels.expression.expr import (
     Handed,
     Input,
     Loop,
+    Merge,
     Node,
     Program,
     Reduce,
@@ -154,6 +155,9 @@ class Oracle:
                 return _rounded(_lines(args[0], node), node.dtype)
             case Handed():
                 return _handed(args[0], node)
+            case Merge():
+                order = np.argsort(args[0], axis=-1, kind="stable").astype(np.int32)
+                return order.reshape((*order.shape[:2], *node.shape))
             case Cast():
                 return _cast(args[0], node.dtype)
             case Arange():

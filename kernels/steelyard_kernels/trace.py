@@ -32,9 +32,9 @@ from steelyard_kernels.expression.expr import (
     Result,
     Shape,
     operands,
-    reachable,
 )
 from steelyard_kernels.expression.graph import Graph
+from steelyard_kernels.expression.structure import reachable
 
 Spec: TypeAlias = tuple[Shape, DType]
 

@@ -22,9 +22,9 @@ from steelyard_kernels import reference
 from steelyard_kernels.building.cache import disk
 from steelyard_kernels.digest import digest
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.expression.expr import Dot, Program, Reduce, everywhere
+from steelyard_kernels.expression.expr import Dot, Program, Reduce
 from steelyard_kernels.expression.simplify import simplify
-from steelyard_kernels.expression.structure import described
+from steelyard_kernels.expression.structure import described, everywhere
 from steelyard_kernels.function import KernelFunction
 from steelyard_kernels.library.examples import Spec
 from steelyard_kernels.schedule import strategies

@@ -1,14 +1,13 @@
 """Functions of whole lines along an axis: running totals, orders, searches.
 
-An order is one of int32 keys, by which all dtypes are told apart: NaN is above all
-numbers, the zeros are equal. Keys of 64 bits are put in order by their halves.
+An order is one of int32 or int64 keys, as which all dtypes compare: NaN is above all
+numbers, the zeros are equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Final
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.along import ALONG, Line
@@ -20,8 +19,6 @@ from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import lines
 from steelyard_kernels.monoids import MONOIDS
-
-HALF: Final = 1 << 31  # of the values of 32 bits
 
 
 def __getattr__(name: str) -> Callable[..., Array]:
@@ -103,45 +100,35 @@ def topk(
         )
     if not x.shape[place]:
         return x, x.astype("int64")
-    order = _order(x, axis, largest)
-    first = (*[slice(None)] * place, slice(k))
-    values = take_along_axis(x, order, axis=place)
-    return values[first], order[first].astype("int64")
+    order = _order(x, axis, largest)[(*[slice(None)] * place, slice(k))]
+    return take_along_axis(x, order, axis=place), order.astype("int64")
 
 
 def _order(x: Array, axis: int, descending: bool) -> Array:
-    """Return the order along an axis as int32: by the lower half of keys, then the upper."""
-    place, found = place_of(x, axis, x.ndim), None
+    """Return the order along an axis as int32."""
+    place = place_of(x, axis, x.ndim)
     if not x.shape[place]:
         return x.astype("int32")
-    for key in _keys(x):
-        turned = apply("bitwise_invert", key) if descending else key
-        if found is not None:
-            turned = take_along_axis(turned, found, axis=place)
-        node = lines.along(x.graph, "order", turned.node, place, reverse=False)
-        order = Array(x.graph, node)
-        found = order if found is None else take_along_axis(found, order, axis=place)
-    assert found is not None
-    return found
+    key = _key(x)
+    key = apply("bitwise_invert", key) if descending else key
+    node = lines.along(x.graph, "order", key.node, place, reverse=False)
+    return Array(x.graph, node)
 
 
-def _keys(x: Array) -> tuple[Array, ...]:
-    """Return int32 keys in the values' order, of 64 bits the lower half first."""
+def _key(x: Array) -> Array:
+    """Return int32 keys in the values' order, of values of 64 bits int64."""
     dtype = x.dtype
+    wanted = dtypes.int64 if dtype.bytes == 8 else dtypes.int32
     if dtype.kind == "float":
         wide = x if dtype.bytes == 8 else x.astype("float32")
-        bits = bitcast(wide, "int64" if dtype.bytes == 8 else "int32")
-        turned = apply("bitwise_xor", bits, int(bits.dtype.largest))
+        bits = bitcast(wide, wanted)
+        turned = apply("bitwise_xor", bits, int(wanted.largest))
         x = apply("where", bits < 0, turned, bits)
         x = apply("where", wide == 0, 0, x, first=1)
-        x = apply("where", wide != wide, int(bits.dtype.largest), x, first=1)  # noqa: PLR0124 - NaN
-    if x.dtype.bytes < 4 or x.dtype is dtypes.int32:
-        return (x.astype("int32"),)
-    if x.dtype.bytes == 4:
-        return ((x.astype("int64") - HALF).astype("int32"),)
-    low = (x & (2 * HALF - 1)).astype("int64") - HALF
-    high = (x >> 32).astype("int64") - (0 if x.dtype.signed else HALF)
-    return low.astype("int32"), high.astype("int32")
+        return apply("where", wide != wide, int(wanted.largest), x, first=1)  # noqa: PLR0124 - NaN
+    if dtype.bytes < wanted.bytes or dtype.signed:
+        return x.astype(wanted)
+    return apply("bitwise_xor", bitcast(x, wanted), int(wanted.smallest))
 
 
 def searchsorted(

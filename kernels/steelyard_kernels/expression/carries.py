@@ -21,12 +21,12 @@ from steelyard_kernels.expression.expr import (
     Node,
     Program,
     Result,
-    everywhere,
     loops,
     operands,
 )
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import Again, remade
+from steelyard_kernels.expression.structure import everywhere
 
 
 def lean(program: Program) -> Program:

@@ -13,6 +13,7 @@
             | Gather(arg, which, index, place)    -- the same, at computed places
             | Along(op, arg, axis, reverse)       -- a row of along.ALONG
             | Handed(op, arg, memory, axis, reverse) -- totals before each element
+            | Merge(arg)                          -- two halves in order, as one order
             | Arange()                            -- 0, 1, 2, ... along its one axis
             | Reshape(arg)                        -- the same elements, same order
             | Dot(a, b)                           -- (..., K) x (K, N) -> (..., N)
@@ -42,7 +43,7 @@ its other operand is a product too, of no power of two: equal products cancel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
@@ -189,6 +190,16 @@ class Handed(_Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Merge(_Value):
+    """The order of the last axis of `arg`, of which both halves are in order.
+
+    That axis is two here: a thread takes all of the last one, where that is longer.
+    """
+
+    arg: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Arange(_Value):
     """0, 1, 2, ... along one axis, as int32 or int64."""
 
@@ -296,6 +307,7 @@ Node: TypeAlias = (
     | Gather
     | Along
     | Handed
+    | Merge
     | Arange
     | Reshape
     | Dot
@@ -358,7 +370,7 @@ def _of_loop(node: Result) -> tuple[Node, ...]:
 
 
 # By type: planning a model asks ten thousand times.
-_ONE: Final = (Cast, Broadcast, Reduce, View, Along, Reshape, Chain, Chains)
+_ONE: Final = (Cast, Broadcast, Reduce, View, Along, Merge, Reshape, Chain, Chains)
 _OPERANDS: Final[Mapping[type, Callable[[Any], tuple[Node, ...]]]] = {
     **dict.fromkeys(_ONE, lambda node: (node.arg,)),
     Apply: attrgetter("args"),
@@ -374,26 +386,3 @@ def loops(nodes: Iterable[Node]) -> tuple[Loop, ...]:
     """Return the loops that nodes are results of, each once; not those in bodies."""
     found = {id(node.loop): node.loop for node in nodes if isinstance(node, Result)}
     return tuple(found.values())
-
-
-def everywhere(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Give nodes in evaluation order, loops' parameters and bodies before results."""
-    said: set[int] = set()
-    for node in nodes:
-        if isinstance(node, Result) and id(node.loop) not in said:
-            said.add(id(node.loop))
-            yield from (*node.loop.carries, node.loop.index)
-            yield from everywhere(node.loop.nodes)
-        yield node
-
-
-def reachable(roots: Iterable[Node]) -> tuple[Node, ...]:
-    """Return every node that the roots need, in evaluation order."""
-    found: dict[int, Node] = {}
-    pending = list(roots)
-    while pending:
-        node = pending.pop()
-        if node.number not in found:
-            found[node.number] = node
-            pending.extend(operands(node))
-    return tuple(found[number] for number in sorted(found))

@@ -14,6 +14,7 @@ from steelyard_kernels.expression.expr import (
     Dot,
     Gather,
     Handed,
+    Merge,
     Node,
     Reduce,
     Reshape,
@@ -26,7 +27,7 @@ from steelyard_kernels.monoids import MONOIDS
 def along(graph: Graph, op: str, node: Node, axis: int, *, reverse: bool) -> Node:
     """Return a row of ALONG of a node's lines; raises KernelError for other dtypes.
 
-    Totals have the dtype of their reduction, an order is of int32 and gives int32.
+    Totals have the dtype of their reduction, an order is of int32 or int64 and gives int32.
     """
     row = ALONG[op]
     if row.total:
@@ -44,9 +45,10 @@ def along(graph: Graph, op: str, node: Node, axis: int, *, reverse: bool) -> Nod
     if op == "copy" and lies_in_memory(node, axis):
         return node
     if 0 in node.shape:
-        return node
+        return graph.cast(node, dtypes.int32) if op == "order" else node
     key = (Along, op, node.number, axis, reverse)
-    return graph.keep(key, Along, node.shape, node.dtype, op, node, axis, reverse)
+    dtype = dtypes.int32 if op == "order" else node.dtype
+    return graph.keep(key, Along, node.shape, dtype, op, node, axis, reverse)
 
 
 def handed(
@@ -56,6 +58,13 @@ def handed(
     key = (Handed, op, node.number, memory.number, axis, reverse)
     fields = op, node, memory, axis, reverse
     return graph.keep(key, Handed, node.shape, node.dtype, *fields)
+
+
+def merge(graph: Graph, node: Node, size: int) -> Node:
+    """Return the order of lines whose halves are in order, by so many for a thread."""
+    *outer, extent = node.shape
+    shape = (*outer, extent // size, size)
+    return graph.keep((Merge, node.number, size), Merge, shape, dtypes.int32, node)
 
 
 def lies_in_memory(node: Node, axis: int) -> bool:
@@ -75,7 +84,9 @@ def lies_in_memory(node: Node, axis: int) -> bool:
         node = node.arg
     if isinstance(node, Along):
         return along == node.axis
-    return not isinstance(node, Apply | Cast | Broadcast | Reduce | Dot | View | Gather)
+    return not isinstance(
+        node, Apply | Cast | Broadcast | Reduce | Dot | View | Gather | Merge
+    )
 
 
 def is_order(node: Node) -> bool:

@@ -20,6 +20,7 @@ from steelyard_kernels.expression.expr import (
     Handed,
     Input,
     Loop,
+    Merge,
     Node,
     Output,
     Parameter,
@@ -31,11 +32,11 @@ from steelyard_kernels.expression.expr import (
     Scalar,
     View,
     operands,
-    reachable,
 )
 from steelyard_kernels.expression.graph import Graph
-from steelyard_kernels.expression.lines import along, handed
+from steelyard_kernels.expression.lines import along, handed, merge
 from steelyard_kernels.expression.rows import row
+from steelyard_kernels.expression.structure import reachable
 from steelyard_kernels.expression.views import gathered
 
 # What stands for a node in a program made again, given what stands for those before it;
@@ -118,6 +119,8 @@ class Again:
                 arg, memory = args
                 axis, back = node.axis, node.reverse
                 return handed(graph, node.op, arg, memory, axis=axis, reverse=back)
+            case Merge():
+                return merge(graph, args[0], node.shape[-1])
             case Arange():
                 return graph.arange(node.shape[0], node.dtype)
             case Reshape():

@@ -39,7 +39,6 @@ from steelyard_kernels.expression.expr import (
     Reshape,
     Row,
     View,
-    everywhere,
     loops,
     operands,
 )
@@ -47,6 +46,7 @@ from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import rewritten
 from steelyard_kernels.expression.rounding import round_constant
 from steelyard_kernels.expression.rows import gathered_row
+from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.monoids import MONOIDS
 
 _BIT: Final = {dtype: 1 << place for place, dtype in enumerate(dtypes.ALL)}

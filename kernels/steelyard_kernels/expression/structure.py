@@ -1,6 +1,6 @@
 """All that a program says but its names: what two programs that compute the same share.
 
-And how often its nodes are read.
+And which nodes there are, and how often they are read.
 """
 
 from __future__ import annotations
@@ -21,9 +21,31 @@ from steelyard_kernels.expression.expr import (
     Result,
     Scalar,
     View,
-    everywhere,
     operands,
 )
+
+
+def everywhere(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Give nodes in evaluation order, loops' parameters and bodies before results."""
+    said: set[int] = set()
+    for node in nodes:
+        if isinstance(node, Result) and id(node.loop) not in said:
+            said.add(id(node.loop))
+            yield from (*node.loop.carries, node.loop.index)
+            yield from everywhere(node.loop.nodes)
+        yield node
+
+
+def reachable(roots: Iterable[Node]) -> tuple[Node, ...]:
+    """Return every node that the roots need, in evaluation order."""
+    found: dict[int, Node] = {}
+    pending = list(roots)
+    while pending:
+        node = pending.pop()
+        if node.number not in found:
+            found[node.number] = node
+            pending.extend(operands(node))
+    return tuple(found[number] for number in sorted(found))
 
 
 def structure(program: Program) -> tuple[object, ...]:

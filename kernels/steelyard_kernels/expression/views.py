@@ -14,6 +14,7 @@ from steelyard_kernels.expression.expr import (
     Broadcast,
     Cast,
     Gather,
+    Merge,
     Node,
     Shape,
     operands,
@@ -123,7 +124,8 @@ def gathered(
             f"along axis {place}, expected ints, and an axis that is not empty; cast the "
             "indices with astype."
         )
-    which = held(graph, which, extent)
+    if not isinstance(which, Merge):
+        which = held(graph, which, extent)
     index = (*index[:place], Index(), *index[place + 1 :])
     return _taken(graph, node, which, index, place)
 
@@ -132,6 +134,10 @@ def held(graph: Graph, which: Node, extent: int) -> Node:
     """Return integers held within an axis of one element or more."""
     ends = 0, min(extent - 1, which.dtype.largest)
     zero, last = (graph.constant(each, which.dtype) for each in ends)
+    if isinstance(which, Apply) and which.op == "maximum" and which.args[1] is zero:
+        inner, _ = which.args
+        if isinstance(inner, Apply) and inner.op == "minimum" and inner.args[1] is last:
+            return which
     return graph.apply("maximum", graph.apply("minimum", which, last), zero)
 
 

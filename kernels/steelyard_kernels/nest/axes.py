@@ -19,6 +19,7 @@ from steelyard_kernels.expression.expr import (
     Constant,
     Handed,
     Input,
+    Merge,
     Node,
     Output,
     Program,
@@ -27,10 +28,10 @@ from steelyard_kernels.expression.expr import (
     Scalar,
     Shape,
     operands,
-    reachable,
 )
 from steelyard_kernels.expression.graph import broadcast_shape
 from steelyard_kernels.expression.indices import Index, Part, total
+from steelyard_kernels.expression.structure import reachable
 
 Guard: TypeAlias = tuple[Index, int]  # an index, and what it must be below
 NAMES: Final = "ijklmnopqrstuvwxyzabcdefghIJKLMNOPQRSTUVWXYZABCDEFGH"
@@ -54,7 +55,8 @@ class Value:
     `step` elements on. Where a guard fails it is zero. What Along gives is two values: the
     line, over the axis that it is walked along, and an element of it, of which the line is
     the first operand. A total that `runs` along one of its own axes is one: each walk along
-    that carries it on, and takes in nothing where a guard fails.
+    that carries it on, and takes in nothing where a guard fails. So may a merge, whose
+    `offset` is the place in what it gives.
     """
 
     number: int
@@ -138,23 +140,16 @@ class Nest:
         walked = frozenset(range(self.space)).union(*[v.over for v in others])
         return lines - walked
 
-    def line_bytes(self, *, alone: bool) -> int:
-        """Return the bytes that its lines take, if each is walked by one thread alone.
-
-        An order is sorted in twice its memory then.
-        """
-        size = 8 * (1 + alone)
-        nodes = [line.node for line in self.lines]
-        return sum(
-            n.shape[n.axis] * (size if n.op == "order" else n.dtype.bytes)
-            for n in nodes
-            if isinstance(n, Along)
-        )
-
     @property
     def alone(self) -> frozenset[int]:
         """The axes of which one index is taken at a time: there is a line for each."""
         return frozenset[int]().union(*[v.axes for v in self.lines])
+
+    @property
+    def merged(self) -> frozenset[int]:
+        """The axes that lines are merged along, and those of such lines: without vectors."""
+        merges = [v for v in self.values if isinstance(v.node, Merge)]
+        return frozenset[int]().union(*[v.axes for v in merges])
 
     @property
     def outer(self) -> int:

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 
 from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.expression.indices import Index as Offset
-from steelyard_kernels.ir.builder import Builder, const
+from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import Operand
-from steelyard_kernels.monoids import accumulator
 from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.nest.keep import Kept, planner
 from steelyard_kernels.nest.offsets import At
 from steelyard_kernels.nest.stack import Stack
-from steelyard_kernels.nest.values import NOTHING, Values, total_of
+from steelyard_kernels.nest.values import NOTHING, Values
 from steelyard_kernels.schedule.model import LINE
 from steelyard_kernels.schedule.schedule import Place, Schedule
 from steelyard_kernels.schedule.tile import Carried, tile_constant
@@ -190,10 +189,7 @@ class Emitter(Values):
         starts: dict[tuple[int, ...], Operand] = {}
         for value, at in product(totals, self.every()):
             assert value.runs is not None
-            row, dtype = total_of(value), accumulator(value.node.dtype)
-            lanes = self.lanes(value.axes - {value.runs})
-            key = self.state_key(value, value.runs, at)
-            starts[key] = const(row.neutral(dtype), dtype, lanes)
+            starts[self.state_key(value, value.runs, at)] = self.begun(value, at)
         own = len(first)
 
         def inside(vectors: int, carried: Carried) -> Carried:

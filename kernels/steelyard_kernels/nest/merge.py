@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.expression.expr import Merge, Program
 from steelyard_kernels.expression.indices import Index, Part, axis, total
 from steelyard_kernels.nest.axes import NAMES, Nest, Stored, Value
 
@@ -37,7 +37,8 @@ def merged(
     order = [*_ordered(axes), *every]
     groups = [value.over for value in values if value.over]
     groups += [(value.runs,) for value in values if value.runs is not None]
-    offsets = [value.offset for value in values if value.source is not None]
+    placed = [v for v in values if v.source is not None or isinstance(v.node, Merge)]
+    offsets = [value.offset for value in placed]
     offsets += [output.offset for output in outputs]
     fixed = _fixed(values)
     kept: list[int] = []

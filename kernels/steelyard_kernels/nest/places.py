@@ -14,7 +14,6 @@ of 0, 1, 2, ..., is read at its offset; guards say which of these places there a
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
@@ -27,6 +26,7 @@ from steelyard_kernels.expression.expr import (
     Dot,
     Gather,
     Handed,
+    Merge,
     Node,
     Program,
     Reduce,
@@ -41,9 +41,7 @@ from steelyard_kernels.nest.axes import (
     NOWHERE,
     Nest,
     Place,
-    Source,
     Stored,
-    Value,
     aligned,
     behind,
     beyond,
@@ -55,7 +53,7 @@ from steelyard_kernels.nest.axes import (
 from steelyard_kernels.nest.merge import MOST_AXES, SEVERAL, Axes, merged, too_many
 from steelyard_kernels.nest.uses import (
     Use,
-    guards_of,
+    ValueMaker,
     kept_of,
     known,
     place_of_outputs,
@@ -91,7 +89,9 @@ def nest_of(program: Program) -> Nest:
 
 def walks(node: Node) -> bool:
     """Say whether a node that is not elementwise reads its operand along axes."""
-    return isinstance(node, Reduce | Dot | Reshape | View | Gather | Along | Handed)
+    return isinstance(
+        node, Reduce | Dot | Reshape | View | Gather | Along | Handed | Merge
+    )
 
 
 class _Asked:
@@ -126,6 +126,8 @@ class _Asked:
                         else self._line(use, node),
                     )
                     continue
+                if isinstance(node, Merge):
+                    use.runs = self._merges(use, node)
                 places = self._read(use, use.place)
                 pairs = zip(read_of(node), places, strict=False)
                 use.args = tuple([self._ask(arg, place) for arg, place in pairs])
@@ -136,7 +138,8 @@ class _Asked:
             for found in (self.lines, self.uses)
             for use in found.get(node.number, ())
         ]
-        values = [self._value(number, use) for number, use in enumerate(every)]
+        maker = ValueMaker(self.program.name, self.extents)
+        values = [maker.value(number, use) for number, use in enumerate(every)]
         outputs = [
             Stored(known(use), offset_in(use.node.shape, use.place)) for use in wanted
         ]
@@ -163,6 +166,8 @@ class _Asked:
             return (tuple([each.at(at, self.extents) for each in node.index]),)
         if isinstance(node, Gather):
             return *self._beside(node, at), at
+        if isinstance(node, Merge):
+            return ((*at[:-2], NOWHERE),)
         if isinstance(node, Reshape):
             return (reshaped(node, at, self.extents),)
         if isinstance(node, Reduce):
@@ -208,6 +213,16 @@ class _Asked:
         self.before.setdefault(along, set()).update(outer)
         return along
 
+    def _merges(self, use: Use, node: Merge) -> int | None:
+        """Return the axis along which a thread goes on where it was; None: it searches."""
+        *others, last = use.place
+        outer, axes = varies(tuple(others)), last.axes
+        along = next(iter(axes)) if last.terms and last == axis(*axes) else None
+        if along is None or not self._is_inside(along, outer):
+            return None
+        self.before.setdefault(along, set()).update(outer)
+        return along if self.extents[along] == node.shape[-1] else None
+
     def _is_inside(self, along: int, outer: frozenset[int]) -> bool:
         """Say whether a walk along an axis is inside of all of others."""
         first = len(self.full)  # of the axes that are reduced
@@ -236,8 +251,8 @@ class _Asked:
                 return line
         line = Use(node, at)
         every.append(line)
-        shared = self._shared(use, node)
-        if shared is None and not node.reverse:
+        shared = None if node.op == "order" else self._shared(use, node)
+        if shared is None and not node.reverse and node.op != "order":
             kept = (*at[: node.axis], None, *at[node.axis + 1 :])
             place = self._along(line, node.arg, kept)
         else:
@@ -331,70 +346,3 @@ class _Asked:
             looked.add(here)
             pending += self.before.get(here, set()) - looked
         return False
-
-    def _value(self, number: int, use: Use) -> Value:
-        """Make the value of a use whose operands have theirs."""
-        node, of = use.node, source(use.node)
-        args: dict[int, Value] = {}
-        for arg in use.args:  # but a row's index; x @ x reads x at two places
-            twice = isinstance(node, Dot) and arg.node.number in args
-            args[-arg.node.number if twice else arg.node.number] = known(arg)
-        if isinstance(node, Broadcast) or (isinstance(node, Reshape) and of is None):
-            use.value = args[node.arg.number]
-        elif of is not None:
-            use.value = self._array(number, node, of, use.place)
-        elif use.runs is not None and isinstance(node, Along):
-            taken = known(use.args[0])
-            guards = guards_of(
-                (use.place[node.axis],), (node.shape[node.axis],), self.extents
-            )
-            args, every = {node.arg.number: taken}, taken.axes | varies(use.place)
-            use.value = Value(number, node, args, every, guards=guards, runs=use.runs)
-        elif isinstance(node, Along) and not use.over:
-            line, at = known(use.args[0]), use.place[node.axis]
-            guards = guards_of((at,), (node.shape[node.axis],), self.extents)
-            axes = line.axes | varies((at, *[index for index, _ in guards]))
-            args = {-node.number: line}
-            use.value = Value(number, node, args, axes, (), node, at, guards)
-        elif isinstance(node, Gather):
-            use.value = self._gathered(number, use)
-        elif isinstance(node, View):
-            (arg,) = use.args
-            use.value = self._viewed(number, node, known(arg), arg.place)
-        else:
-            axes = frozenset[int]().union(*[arg.axes for arg in args.values()])
-            own = varies(use.place) if isinstance(node, Handed) else axes
-            use.value = Value(number, node, args, own.difference(use.over), use.over)
-        return use.value
-
-    def _array(self, count: int, node: Node, of: Source, place: Place) -> Value:
-        guards = guards_of(place, node.shape, self.extents)
-        offset = offset_in(node.shape, place)
-        axes = offset.axes.union(*[index.axes for index, _ in guards])
-        return Value(count, node, {}, axes, (), of, offset, guards)
-
-    def _viewed(self, count: int, node: View, arg: Value, place: Place) -> Value:
-        guards = guards_of(place, node.arg.shape, self.extents)
-        if not guards or set(guards) <= set(arg.guards):
-            return arg
-        axes = arg.axes.union(*[index.axes for index, _ in guards])
-        if arg.source is None:
-            return Value(count, node, {node.arg.number: arg}, axes, guards=guards)
-        guards = tuple(dict.fromkeys((*arg.guards, *guards)))
-        return replace(arg, number=count, axes=axes, guards=guards)
-
-    def _gathered(self, number: int, use: Use) -> Value:
-        """Return an array's element so many steps on as another value says."""
-        first, following, which = map(known, use.args)
-        offset, source = first.offset, first.source
-        twice = first.step  # of other axes
-        if source is None or twice or offset.terms != following.offset.terms:
-            raise Unsupported(
-                f"{self.program.name}: elements are taken at computed places of a value "
-                f"of shape {operands(use.node)[0].shape} that lies in no memory; make it "
-                "an output of one kernel and a parameter of another."
-            )
-        step = following.offset.constant - offset.constant
-        axes, args = first.axes | which.axes, {**first.args, which.node.number: which}
-        rest = source, offset, first.guards, step
-        return Value(number, use.node, args, axes, (), *rest)

@@ -1,28 +1,41 @@
-"""Which nodes are read at which places: what `places` asks for, users first."""
+"""Which nodes are read at which places, users first, and the values that these are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from steelyard_kernels.along import ALONG
+from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.expr import (
     Along,
     Apply,
+    Broadcast,
     Cast,
     Dot,
     Gather,
     Handed,
+    Merge,
     Node,
     Program,
     Reduce,
     Reshape,
     Shape,
+    View,
     operands,
 )
 from steelyard_kernels.expression.indices import Index, axis, part
 from steelyard_kernels.expression.structure import users
-from steelyard_kernels.nest.axes import NOWHERE, Guard, Place, Value, offset_in, stored
+from steelyard_kernels.nest.axes import (
+    NOWHERE,
+    Guard,
+    Place,
+    Source,
+    Value,
+    offset_in,
+    source,
+    stored,
+)
 
 
 def read_of(node: Node) -> tuple[Node, ...]:
@@ -153,3 +166,88 @@ def known(use: Use) -> Value:
     """Return what a use came to, of which the value was made before."""
     assert use.value is not None
     return use.value
+
+
+class ValueMaker:
+    """Makes the values of uses over axes of known extents, for a kernel of a name."""
+
+    def __init__(self, name: str, extents: Sequence[int]) -> None:
+        self.name = name
+        self.extents = extents
+
+    def value(self, number: int, use: Use) -> Value:
+        """Make the value of a use whose operands have theirs."""
+        node, of = use.node, source(use.node)
+        args: dict[int, Value] = {}
+        for arg in use.args:  # but a row's index; x @ x reads x at two places
+            twice = isinstance(node, Dot) and arg.node.number in args
+            args[-arg.node.number if twice else arg.node.number] = known(arg)
+        if isinstance(node, Broadcast) or (isinstance(node, Reshape) and of is None):
+            use.value = args[node.arg.number]
+        elif of is not None:
+            use.value = self._array(number, node, of, use.place)
+        elif use.runs is not None and isinstance(node, Along):
+            taken = known(use.args[0])
+            guards = guards_of(
+                (use.place[node.axis],), (node.shape[node.axis],), self.extents
+            )
+            args, every = {node.arg.number: taken}, taken.axes | varies(use.place)
+            use.value = Value(number, node, args, every, guards=guards, runs=use.runs)
+        elif isinstance(node, Along) and not use.over:
+            line, at = known(use.args[0]), use.place[node.axis]
+            guards = guards_of((at,), (node.shape[node.axis],), self.extents)
+            axes = line.axes | varies((at, *[index for index, _ in guards]))
+            args = {-node.number: line}
+            use.value = Value(number, node, args, axes, (), node, at, guards)
+        elif isinstance(node, Gather):
+            use.value = self._gathered(number, use)
+        elif isinstance(node, Merge):
+            (array,) = args.values()
+            if array.source is None:
+                raise self._in_no_memory(node.arg)
+            at = use.place[-2] * node.shape[-1] + use.place[-1]
+            every = array.axes | varies(use.place)
+            use.value = Value(number, node, args, every, offset=at, runs=use.runs)
+        elif isinstance(node, View):
+            (arg,) = use.args
+            use.value = self._viewed(number, node, known(arg), arg.place)
+        else:
+            axes = frozenset[int]().union(*[arg.axes for arg in args.values()])
+            own = varies(use.place) if isinstance(node, Handed) else axes
+            use.value = Value(number, node, args, own.difference(use.over), use.over)
+        return use.value
+
+    def _array(self, count: int, node: Node, of: Source, place: Place) -> Value:
+        guards = guards_of(place, node.shape, self.extents)
+        offset = offset_in(node.shape, place)
+        axes = offset.axes.union(*[index.axes for index, _ in guards])
+        return Value(count, node, {}, axes, (), of, offset, guards)
+
+    def _viewed(self, count: int, node: View, arg: Value, place: Place) -> Value:
+        guards = guards_of(place, node.arg.shape, self.extents)
+        if not guards or set(guards) <= set(arg.guards):
+            return arg
+        axes = arg.axes.union(*[index.axes for index, _ in guards])
+        if arg.source is None:
+            return Value(count, node, {node.arg.number: arg}, axes, guards=guards)
+        guards = tuple(dict.fromkeys((*arg.guards, *guards)))
+        return replace(arg, number=count, axes=axes, guards=guards)
+
+    def _in_no_memory(self, node: Node) -> Unsupported:
+        return Unsupported(
+            f"{self.name}: elements are taken at computed places of a value "
+            f"of shape {node.shape} that lies in no memory; make it "
+            "an output of one kernel and a parameter of another."
+        )
+
+    def _gathered(self, number: int, use: Use) -> Value:
+        """Return an array's element so many steps on as another value says."""
+        first, following, which = map(known, use.args)
+        offset, source = first.offset, first.source
+        twice = first.step  # of other axes
+        if source is None or twice or offset.terms != following.offset.terms:
+            raise self._in_no_memory(operands(use.node)[0])
+        step = following.offset.constant - offset.constant
+        axes, args = first.axes | which.axes, {**first.args, which.node.number: which}
+        rest = source, offset, first.guards, step
+        return Value(number, use.node, args, axes, (), *rest)

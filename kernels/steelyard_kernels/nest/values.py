@@ -12,11 +12,20 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.along import ALONG
-from steelyard_kernels.expression.expr import Along, Apply, Arange, Scalar, View
+from steelyard_kernels.expression.expr import (
+    Along,
+    Apply,
+    Arange,
+    Input,
+    Merge,
+    Scalar,
+    View,
+)
 from steelyard_kernels.ir.builder import Builder, Index, const
 from steelyard_kernels.ir.functions.exact import inverses, quotient
 from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.monoids import MONOIDS, Monoid, accumulator
+from steelyard_kernels.nest import merging
 from steelyard_kernels.nest.axes import Guard, Nest, Source, Value
 from steelyard_kernels.nest.keep import Walk
 from steelyard_kernels.nest.offsets import At, Loops, Open
@@ -114,6 +123,8 @@ class Values(Loops):
         node, lanes = value.node, self.lanes(value.axes)
         if self._room and value.number in self._walk.loads:
             return self._room.load(value, *self._kept_at(value, at), lanes)
+        if isinstance(node, Merge):
+            return self._merged(value, node, at)
         if value.runs is not None:
             return self._running(value, value.runs, at, lanes)
         if value.source is not None:
@@ -190,6 +201,34 @@ class Values(Loops):
         last = b.let("extract", prefix, b.number(lanes - 1))
         found = b.let(row.combine, b.splat(state, lanes), prefix)
         return found, b.let(row.combine, state, last)
+
+    def begun(self, value: Value, at: At) -> Operand:
+        """Emit what a value begins with that a walk carries on."""
+        if isinstance(value.node, Merge):
+            return merging.searched(self.b, self._runs_of(value, value.node, at))
+        assert value.runs is not None
+        row, dtype = total_of(value), accumulator(value.node.dtype)
+        lanes = self.lanes(value.axes - {value.runs})
+        return const(row.neutral(dtype), dtype, lanes)
+
+    def _runs_of(self, value: Value, node: Merge, at: At) -> merging.Runs:
+        """Return the runs that a merge reads, and the place in what it gives."""
+        (array,) = value.args.values()
+        assert isinstance(array.source, Input)
+        b, buffer = self.b, self.args.inputs[array.source.index]
+        begin = b.number(self.offset(array.offset, at))
+        place = b.number(self.offset(value.offset, at))
+        return merging.Runs(buffer, begin, node.arg.shape[-1] // 2, place)
+
+    def _merged(self, value: Value, node: Merge, at: At) -> Operand:
+        """Emit where the next element of two runs is."""
+        b, runs = self.b, self._runs_of(value, node, at)
+        if value.runs is None:
+            found, _ = merging.taken(b, runs, merging.searched(b, runs))
+        else:
+            key = self.state_key(value, value.runs, at)
+            found, self.states[key] = merging.taken(b, runs, self.states[key])
+        return b.cast(found, node.dtype)
 
     def sharing(self, _loop: int) -> Sharing | None:
         """Return how threads share a loop's lines; None: each has its own."""

@@ -28,11 +28,11 @@ from steelyard_kernels.expression.expr import (
     Scalar,
     View,
     operands,
-    reachable,
 )
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import Again
 from steelyard_kernels.expression.simplify import simplify
+from steelyard_kernels.expression.structure import reachable
 from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan.cuts import factors_of, nbytes, spreads

@@ -25,6 +25,7 @@ from steelyard_kernels.expression.expr import (
     Gather,
     Handed,
     Input,
+    Merge,
     Node,
     Program,
     Reduce,
@@ -96,13 +97,15 @@ def is_still(node: Node) -> bool:
         kept = [n for n in node.arg.shape if n > 1]
         whole = kept == [node.shape[axis] for axis in known]
         return alone and whole and known == sorted(known) and len(axes) == len(terms)
-    return not isinstance(node, Gather | Handed)
+    return not isinstance(node, Gather | Handed | Merge)
 
 
 def spreads(node: Node) -> bool:
     """Say whether a node is better made again of its operand: a view, a wider dtype."""
     if isinstance(node, Cast):
         return node.dtype.bytes > node.arg.dtype.bytes
+    if isinstance(node, View) and isinstance(node.arg, Along):
+        return nbytes(node) >= nbytes(node.arg)  # of an order the rest may not be found
     return isinstance(node, View | Broadcast | Reshape | Gather)
 
 
@@ -175,7 +178,7 @@ class Cuts:
             return
         if isinstance(node, Handed):
             self._store([node.memory], node, "blocks hand totals over in it")
-        elif isinstance(node, Gather) and source(node.arg) is None:
+        elif isinstance(node, Gather | Merge) and source(node.arg) is None:
             self._store([node.arg], node, "elements of it are gathered")
         elif (
             isinstance(node, Apply)

@@ -26,6 +26,7 @@ from steelyard_kernels.plan.chunks import in_chunks
 from steelyard_kernels.plan.cuts import WALKS, Cuts, is_product, nbytes
 from steelyard_kernels.plan.groups import Groups
 from steelyard_kernels.plan.launches import Buffer, Home, Launch, Plan
+from steelyard_kernels.plan.orders import with_short_orders
 from steelyard_kernels.plan.parts import Given, parts_of
 from steelyard_kernels.plan.pieces import Group, copying, inside
 from steelyard_kernels.plan.rates import is_kernel, predicted, rates_of
@@ -73,7 +74,7 @@ def groups_of(program: Program, device: Machine | Gpu) -> Groups:
 
 
 def _groups_of(program: Program, device: Machine | Gpu, *, hands: bool) -> Groups:
-    program = in_chunks(program, device, hands=hands)
+    program = with_short_orders(in_chunks(program, device, hands=hands), device)
     tensor_cores = isinstance(device, Gpu) and bool(device.cores)
     cuts, first = Cuts(program, tensor_cores=tensor_cores), dict[int, str]()
     while cuts.late:

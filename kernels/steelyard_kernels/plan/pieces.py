@@ -12,11 +12,10 @@ from steelyard_kernels.expression.expr import (
     Program,
     Scalar,
     operands,
-    reachable,
 )
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import Again
-from steelyard_kernels.expression.structure import in_words
+from steelyard_kernels.expression.structure import in_words, reachable
 from steelyard_kernels.plan.cuts import MOVED, Needs
 
 

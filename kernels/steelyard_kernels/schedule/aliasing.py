@@ -31,9 +31,9 @@ from steelyard_kernels.expression.expr import (
     Result,
     Row,
     View,
-    everywhere,
     operands,
 )
+from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.nest.keep import has_rows
 from steelyard_kernels.nest.places import nest_of

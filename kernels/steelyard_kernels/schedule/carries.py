@@ -27,9 +27,9 @@ from steelyard_kernels.expression.expr import (
     Program,
     Result,
     Row,
-    everywhere,
     operands,
 )
+from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.schedule.gpu import WARP, registers_problem
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 

@@ -20,6 +20,7 @@ from steelyard_kernels.schedule.legality_gpu import (
     resident_problem,
     tile_problem,
 )
+from steelyard_kernels.schedule.lines import line_bytes
 from steelyard_kernels.schedule.model import LINE, STREAM_BYTES, Machine
 from steelyard_kernels.schedule.order import in_order, reduced_outside
 from steelyard_kernels.schedule.product_tiling import Tiling
@@ -40,10 +41,10 @@ KEEPS: Final = {
 # Of rows, and of columns: a megabyte of a pool thread's stack is nothing to worry about;
 # more would no longer fit beside the rows in a core's second-level cache.
 SCRATCH_BYTES: Final = 512 << 10
-# Of lines along an axis: of a stack that may have eight, and of a GPU's part of
+# Of lines along an axis: half of a stack that has eight megabytes, and of a GPU's part of
 # what the driver sets aside for all that may run at once.
 SHARED_BYTES: Final = 40 << 10  # of 48 KiB, with what reductions meet in
-LINES_BYTES: Final = {"cpu": 1 << 20, "cuda": 4 << 10}
+LINES_BYTES: Final = {"cpu": 4 << 20, "cuda": 4 << 10}
 PLACES: Final = {
     "cpu": {Place.VECTOR, Place.REGISTER, Place.STACK, Place.SERIAL, Place.CORE},
     "cuda": {
@@ -226,6 +227,10 @@ def loops_problem(nest: Nest, schedule: Schedule) -> str:
                 f"takes several of {cut.axes} at a time, for each of which a line is kept; "
                 "choose 1"
             )
+        if cut.at(Place.VECTOR) > 1 and nest.merged & {*axes}:
+            return (
+                f"takes vectors of {cut.axes}, along which lines are merged; choose 1"
+            )
     wide = {a for c in schedule.cuts if c.at(Place.VECTOR) > 1 for a in c.axes[-1]}
     for value in nest.values if len(wide) > 1 else ():
         names = {NAMES[axis] for axis in (*value.axes, *value.over)}
@@ -239,15 +244,18 @@ def lines_problem(nest: Nest, schedule: Schedule, target: str) -> str:
     if not nest.lines:
         return ""
     inner = prod([cut.at(Place.THREAD) for cut in schedule.cuts[1:]])
-    size, most, who = nest.line_bytes(alone=True), LINES_BYTES[target], "thread"
+    size, most, who = (
+        line_bytes(nest, cpu=target == "cpu"),
+        LINES_BYTES[target],
+        "thread",
+    )
     if inner > 1:
-        rows = schedule.threads // inner
-        size, most, who = rows * nest.line_bytes(alone=False), SHARED_BYTES, "block"
+        size, most, who = schedule.threads // inner * size, SHARED_BYTES, "block"
     if size <= most:
         return ""
     return (
-        f"keeps {size} bytes of whole lines along an axis, and a {who} of a {target} has "
-        f"{most} for them; take parts of the axis by themselves"
+        f"keeps {size} bytes of whole lines along an axis, a {who} has room for {most}; "
+        "split the axis"
     )
 
 

@@ -20,9 +20,9 @@ from steelyard_kernels.expression.expr import (
     Program,
     Reduce,
     Row,
-    everywhere,
     loops,
 )
+from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.nest.carried.layout import lane_axis, line_steps
 from steelyard_kernels.nest.carried.outline import Outline, in_memory
 from steelyard_kernels.ops import OPERATIONS

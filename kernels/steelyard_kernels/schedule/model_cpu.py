@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.nest.axes import NAMES, Nest
+from steelyard_kernels.schedule.lines import line_ns
 from steelyard_kernels.schedule.model import (
     AHEAD_COST,
     BUILD_NS,
@@ -49,6 +50,7 @@ def model(nest: Nest, machine: Machine) -> Model:
     again = work(nest) / elements  # how often an element's statements are done
     full = machine.lanes(4)
     reduced = any(value.over for value in nest.values)
+    sorting = line_ns(nest)
 
     def predict(schedule: Schedule) -> Prediction:
         first, threads = schedule.cuts[0], schedule.threads
@@ -68,6 +70,7 @@ def model(nest: Nest, machine: Machine) -> Model:
         spills = max(0.0, live - REGISTERS) * OPERATION_NS / 8
         computing = vectors * (statements * OPERATION_NS + spills)
         computing += vectors * full / (lanes * unroll) * ITERATION_NS
+        computing += sorting / (1 if threads else machine.threads)
         bodies = unroll + (unroll > 1) + 1
         chunks = max(1, -(-prod(nest.extents[: len(first.axes)]) // first.size))
         if schedule.keep is Place.REGISTER:

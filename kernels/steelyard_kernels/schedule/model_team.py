@@ -29,6 +29,7 @@ from steelyard_kernels.schedule.gpu import (
     Gpu,
     most_registers,
 )
+from steelyard_kernels.schedule.lines import block_ns
 from steelyard_kernels.schedule.model import Prediction
 from steelyard_kernels.schedule.order import residue
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
@@ -322,6 +323,8 @@ class Team:
         walking = stage * does.reductions
         rate = ISSUE_RATE if stays else schedule.threads * THREAD_RATE
         walking += issued / min(ISSUE_RATE, rate)
+        if self.nest.lines:
+            walking += block_ns(self.nest, prod([c.at(Place.THREAD) for c in inner]))
         if node := self.nest.handed:
             count = node.shape[node.axis] / (2 * AHEAD * schedule.threads)
             walking += HAND_NS * (2 + count)

@@ -101,7 +101,8 @@ def _on_gpu(
         tiled += legal(every, lambda tiling: tiling.problem(gpu), refuse)
     if tiled and likely:
         return iter(tiled)
-    walked = nest.lines or nest.running or any(v.over for v in nest.values)
+    kept = nest.lines or nest.merged or nest.running
+    walked = bool(kept) or any(v.over for v in nest.values)
     if not walked:
         return chain(transposition.on_gpu(nest, gpu, aligned=aligned), passes())
     team = _team(nest)

@@ -12,8 +12,8 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from steelyard_kernels.along import ABOVE, ALONG
-from steelyard_kernels.dtypes import HALVES, float32, int64
+from steelyard_kernels.along import ALONG
+from steelyard_kernels.dtypes import HALVES, DType, float32, int32, int64
 from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.expression.expr import (
     Along,
@@ -40,6 +40,7 @@ from steelyard_kernels.nest.carried.outline import Body
 from steelyard_kernels.nest.carried.products import Products
 from steelyard_kernels.nest.carried.registers import NEVER, ROLLED_ONCE
 from steelyard_kernels.nest.carried.tensor import Memory, Tensor, Value, uniform
+from steelyard_kernels.nest.sorts import is_before, keyed
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule import values
 
@@ -193,23 +194,30 @@ class Emitter(Products):
         lines = np.moveaxis(numbered(node.shape), node.axis, -1).reshape(-1, extent)
         for line in (lines[:, ::-1] if node.reverse else lines).tolist():
             taken = [elements[number] for number in line]
-            found = self._in_order(taken) if orders else accumulate(taken, total)
+            found = (
+                self._in_order(taken, node.arg.dtype)
+                if orders
+                else accumulate(taken, total)
+            )
             for number, element in zip(line, found, strict=True):
                 elements[number] = element
         return self.cast(self.scattered(elements, node.shape), node.dtype)
 
-    def _in_order(self, keys: Sequence[Operand]) -> list[Operand]:
-        """Emit each key above its place, in int64, the least first."""
-        above, found = const(ABOVE, int64), list[Operand]()
-        for place, key in enumerate(keys):
-            high = self.let("multiply", key, above)
-            found.append(self.let("add", high, const(place, int64)))
+    def _in_order(self, keys: Sequence[Operand], key: DType) -> list[Operand]:
+        """Emit the places of keys, those of the least first."""
+        found = [
+            keyed(self.let, each, const(place, int64), packs=key is int32)
+            for place, each in enumerate(keys)
+        ]
         for one, other in exchanges(len(found)):
-            pair = found[one], found[other]
-            found[one], found[other] = [
-                self.let(op, *pair) for op in ("minimum", "maximum")
-            ]
-        return found
+            x, y = found[one], found[other]
+            turned = is_before(self.let, y, x)
+            for at, pair in (
+                (one, zip(y, x, strict=True)),
+                (other, zip(x, y, strict=True)),
+            ):
+                found[at] = tuple([self.let("where", turned, *each) for each in pair])
+        return [each[-1] for each in found]
 
     def _reduce(self, node: Reduce) -> Value:
         value = self.wide(node.arg)

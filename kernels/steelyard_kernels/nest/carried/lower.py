@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from steelyard_kernels.expression.expr import Program, everywhere, loops
+from steelyard_kernels.expression.expr import Program, loops
+from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import INDEX, Type, Var
 from steelyard_kernels.nest.carried.gpu_lanes import GpuLanes

@@ -25,9 +25,9 @@ from steelyard_kernels.expression.expr import (
     Result,
     Row,
     View,
-    everywhere,
     operands,
 )
+from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.values import Fused, fusions
 

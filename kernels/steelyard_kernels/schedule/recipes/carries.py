@@ -8,15 +8,8 @@ from itertools import product
 from math import prod
 from typing import Final
 
-from steelyard_kernels.expression.expr import (
-    Apply,
-    Dot,
-    Program,
-    Reduce,
-    Result,
-    everywhere,
-    loops,
-)
+from steelyard_kernels.expression.expr import Apply, Dot, Program, Reduce, Result, loops
+from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.nest.carried.outline import (
     in_memory,
     in_registers,

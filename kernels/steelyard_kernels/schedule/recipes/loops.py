@@ -18,7 +18,8 @@ from steelyard_kernels.schedule.order import in_order, reduced_outside
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
 WORK: Final = 1 << 14  # operations that a core takes at a time, about
-ROWS: Final = 4  # of a product at a time: what it reads of the other is read once
+# Of a product at a time, which reads the other once, or of merges, which wait for loads.
+ROWS: Final = 4
 COLUMNS: Final = (
     8  # vectors side by side that are walked down: half a kilobyte of a row
 )
@@ -87,7 +88,8 @@ def _cpu_cuts(
         wide = axis in vectors
         several = unroll if wide and axis in alone else 1
         held = nested or axis in nest.alone
-        if first and not (wide or held) and _shares(nest, axis, vectors):
+        beside = axis in nest.merged or _shares(nest, axis, vectors)
+        if first and not (wide or held) and beside:
             several = ROWS
         factors = (lanes if wide else 1, Place.VECTOR), (several, Place.REGISTER)
         if not first:
@@ -138,7 +140,8 @@ def _shares(nest: Nest, axis: int, vectors: frozenset[int]) -> bool:
 def vector_axes(nest: Nest) -> frozenset[int]:
     """Choose axes to walk by vectors, the last first; no value has two of them."""
     found: set[int] = set()
-    every = set(range(len(nest.extents))) - reduced_outside(nest) - nest.alone
+    every = set(range(len(nest.extents))) - reduced_outside(nest)
+    every -= nest.alone | nest.merged
     for axis in sorted(every, key=lambda k: (k >= nest.space, -k)):
         together = {
             k

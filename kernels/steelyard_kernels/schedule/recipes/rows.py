@@ -22,13 +22,14 @@ from steelyard_kernels.schedule.gpu import (
     Gpu,
     most_registers,
 )
-from steelyard_kernels.schedule.legality import problem
+from steelyard_kernels.schedule.legality import SHARED_BYTES, problem
 from steelyard_kernels.schedule.legality_gpu import (
     MOST_HELD,
     are_behind,
     cluster_problem,
     unordered,
 )
+from steelyard_kernels.schedule.lines import line_bytes
 from steelyard_kernels.schedule.model_team import Team, allowance
 from steelyard_kernels.schedule.order import in_order, residue
 from steelyard_kernels.schedule.schedule import Cut, Place, Refuse, Schedule
@@ -151,7 +152,9 @@ class _Frame:
         walked = [*nest.lined, axis]  # what a thread has of each
         self.extent = max([nest.extents[k] for k in walked])
         self.rows = prod(nest.extents[:shared])
-        self.is_across = team.near[NAMES[shared - 1]] < team.near[NAMES[axis]]
+        lines = ACROSS[0] * line_bytes(nest, cpu=False)
+        nearer = team.near[NAMES[shared - 1]] < team.near[NAMES[axis]]
+        self.is_across = nearer and lines <= SHARED_BYTES
 
     def cuts(
         self, first: tuple[tuple[int, Place], ...], along: tuple[tuple[int, Place], ...]

@@ -1,0 +1,190 @@
+"""Lines of any length in order: as NumPy has them, by one kernel or by several launches."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import simt
+from corpus import SPECIAL
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import dtypes
+from steelyard_kernels.artifact import Artifact
+from steelyard_kernels.expression.simplify import simplify
+from steelyard_kernels.function import kernel
+from steelyard_kernels.plan import orders, partition
+from steelyard_kernels.reference import evaluate
+from steelyard_kernels.schedule import strategies
+from steelyard_kernels.targets import device, machine, parse
+
+GPU = device(parse("cuda:sm_90a"))
+LENGTHS = (0, 1, 2, 13, 64, 65, 131, 2053, 4097)
+DTYPES = [
+    kind.name for kind in dtypes.ALL if kind is not dtypes.float8_e4m3fn
+]  # no infinity
+
+
+def drawn(shape, dtype):
+    """Return values with ties; of floats with NaN, infinities and zeros of both signs."""
+    rng, kind = np.random.default_rng(sum(shape)), dtypes.of(dtype)
+    if kind.kind == "bool":
+        return rng.random(shape) < 0.5
+    if kind.kind == "int":
+        near = rng.integers(0, 9, shape).astype(kind.numpy)
+        ends = rng.choice(np.array([kind.smallest, kind.largest], kind.numpy), shape)
+        return np.where(rng.random(shape) < 0.3, ends - near * (ends > 0), near)
+    wide = rng.integers(-40, 41, shape) * 2.0 ** rng.integers(-2, 3, shape)
+    wide = np.where(rng.random(shape) < 0.2, rng.choice(SPECIAL, shape), wide)
+    return dtypes.rounded(wide, kind)
+
+
+def placed(x, axis, *, back=False):
+    """Return the order that NumPy has, of equal values the first one first."""
+    exact = x.astype(np.float64) if dtypes.of(x.dtype).kind == "float" else x
+    if not back:
+        return np.argsort(exact, axis, kind="stable")
+    turned = np.flip(exact, axis)
+    return x.shape[axis] - 1 - np.flip(np.argsort(turned, axis, kind="stable"), axis)
+
+
+def both(axis):
+    """Return a function that has lines in order, both ways."""
+
+    def function(x):
+        return (
+            xp.argsort(x, axis=axis),
+            xp.sort(x, axis=axis),
+            xp.argsort(x, axis=axis, descending=True),
+        )
+
+    return function
+
+
+def check(found, x, axis):
+    """Hold what `both` gives against NumPy."""
+    order = placed(x, axis)
+    back = placed(x, axis, back=True)
+    for seen, want in zip(
+        found, (order, np.take_along_axis(x, order, axis), back), strict=True
+    ):
+        assert np.asarray(seen).tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_lines_are_in_order(dtype, axis):
+    """Of every dtype and of lengths for each of the ways in which they are sorted."""
+    for length in LENGTHS:
+        x = drawn((3, length) if axis else (length, 3), dtype)
+        check(kernel(both(axis))(x), x, axis)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Have chunks of few elements."""
+    monkeypatch.setattr(orders, "MOST_THREAD", 1 << 12)
+    monkeypatch.setattr(orders, "LEAST", 1 << 8)
+    monkeypatch.setattr(orders, "MOST_BLOCK", 1 << 10)
+
+
+@pytest.mark.parametrize("length", [4099, 4096])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "float16"])
+@pytest.mark.usefixtures("short")
+def test_long_lines_are_those_of_merged_chunks(dtype, length):
+    """Four or eight of them, on either axis, with elements behind their ends or none."""
+    for axis in (0, 1):
+        x = drawn((2, length) if axis else (length, 2), dtype)
+        made = kernel(both(axis))
+        assert made.build(x).parts[-1].program.inputs
+        check(made(x), x, axis)
+
+
+def ran(program, arrays):
+    """Return what launches give on a simulated GPU, by the outputs' names."""
+    plan = partition.partition(program, GPU)
+    values = {node.name: x for node, x in zip(program.inputs, arrays, strict=True)}
+    for launch in plan.launches:
+        part = launch.program
+        made = strategies.lower(part, strategies.heuristic(part, GPU), GPU)
+        reads = zip(part.inputs, launch.reads, strict=True)
+        given = [values[home].reshape(each.shape) for each, home in reads]
+        found = simt.launch(part, made, given)
+        for name, want in evaluate(part, given).items():
+            np.testing.assert_array_equal(found[name].reshape(want.shape), want)
+        values |= zip(launch.writes, found.values(), strict=True)
+    return [values[out.name].reshape(out.value.shape) for out in program.outputs]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8"])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.usefixtures("short")
+def test_long_lines_are_merged_by_a_gpus_threads(dtype, axis):
+    """What each launch stores is the oracle's, of merges as of orders."""
+    x = drawn((2, 1031) if axis else (1031, 2), dtype)
+    program = simplify(kernel(both(axis)).program(x))
+    check(ran(program, [x]), x, axis)
+
+
+def first(count, largest=True):
+    """Return a function that has the first elements of rows."""
+    return lambda x: xp.topk(x, count, largest=largest)
+
+
+LINES = {
+    "drawn": lambda length: drawn((2, length), "float32"),
+    "up": lambda length: np.tile(np.arange(length, dtype=np.float32), (2, 1)),
+    "down": lambda length: np.tile(-np.arange(length, dtype=np.float32), (2, 1)),
+    "equal": lambda length: np.ones((2, length), np.float32),
+    "nan": lambda length: np.full((2, length), np.nan, np.float32),
+    "int64": lambda length: drawn((2, length), "int64"),
+    "least": lambda length: np.full((2, length), np.iinfo(np.int32).min, np.int32),
+}
+
+
+@pytest.mark.parametrize("lines", LINES)
+@pytest.mark.parametrize(("length", "count"), [(1013, 1), (4097, 5), (4097, 700)])
+def test_the_first_are_chosen(lines, length, count):
+    """Whatever the order in which they come, and of equal ones the first."""
+    x = LINES[lines](length)
+    for largest in (True, False):
+        order = placed(x, 1, back=largest)[:, :count]
+        values, places = kernel(first(count, largest))(x)
+        np.testing.assert_array_equal(places, order)
+        assert values.tobytes() == np.take_along_axis(x, order, 1).tobytes()
+
+
+@pytest.mark.parametrize("count", [1, 20, 150])
+@pytest.mark.usefixtures("short")
+def test_the_first_of_long_lines_are_those_of_their_chunks(count):
+    """Chosen again from what these offer, where there are so few; on both targets."""
+    x = drawn((2, 2053), "float32")
+    several, made = replace(machine(), threads=8), kernel(first(count))
+    plan = partition.partition(simplify(made.program(x)), several)
+    assert len(plan.launches) > 1
+    order = placed(x, 1, back=True)[:, :count]
+    values = np.take_along_axis(x, order, 1)
+    for found in (made(x), ran(simplify(made.program(x)), [x])):
+        np.testing.assert_array_equal(found[0], values)
+        np.testing.assert_array_equal(found[1], order)
+
+
+@pytest.mark.parametrize("length", [1 << 16, 100_003, 1_000_003])
+def test_long_lines_have_kernels(length):
+    """A thread's memory holds 262,144 elements, a block's 4096."""
+    x = np.random.default_rng(1).integers(-999, 999, length).astype(np.float32)
+    check(kernel(both(0))(x), x, 0)
+    for target in ("cuda:sm_90a", "nvptx:sm_90a"):
+        assert isinstance(kernel(both(0)).build(x, target=target), Artifact)
+
+
+@pytest.mark.parametrize(
+    ("lines", "length", "count"), [(1, 1 << 16, 1), (1, 1 << 20, 4), (64, 5000, 1)]
+)
+def test_chunks_are_as_many_as_pay(lines, length, count):
+    """By what is predicted for eight cores: many lines, and short ones, have none."""
+    eight = replace(machine(), threads=8)
+    found, chooses = orders.Orders(eight).count(lines, length, length, 4)
+    assert (found >= count, chooses) == (True, False)
+    assert (
+        orders.Orders(replace(eight, threads=1)).count(1, 1 << 16, 1 << 16, 4)[0] == 1
+    )
