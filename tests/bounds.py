@@ -20,6 +20,7 @@ from steelyard_kernels.expression.expr import (
     Cast,
     Dot,
     Reduce,
+    Segments,
     loops,
     operands,
 )
@@ -79,6 +80,8 @@ class Oracle(reference.Oracle):
         kinds = {node.dtype.kind, *(arg.dtype.kind for arg in operands(node))}
         if isinstance(node, Reduce | Dot) and kinds != {"int"}:
             return pairs(_reduced(node, args))
+        if isinstance(node, Segments):
+            return pairs(_segments(node, near(args[0], node.dtype), args[1]))
         totals = isinstance(node, Along) and ALONG[node.op].total
         if totals and kinds != {"int"}:
             total, value = ALONG[node.op].total, near(args[0], node.dtype)
@@ -157,6 +160,32 @@ def _reduced(node, args):
     )
     found = intervals.reduce(node.op, flat, keepdims=False)
     return found.each(lambda x: x.reshape((*x.shape[:2], *node.shape)))
+
+
+def _segments(node, value, starts):
+    """Return the sums of all values for each segment, zeros for those outside of it."""
+    axis = node.axis + 2
+    number = np.arange(node.arg.shape[node.axis])
+    ends = (starts[..., k : k + starts.shape[-1] - 1, None] for k in (0, 1))
+    low, high = (
+        x.reshape(
+            (
+                *x.shape[:axis],
+                *(1,) * (len(node.shape) - 1 - node.axis),
+                *x.shape[axis:],
+            )
+        )
+        for x in ends
+    )
+    flat = value.each(
+        lambda x: np.where(
+            (low <= number) & (number < high),
+            np.moveaxis(x, axis, -1)[..., None, :],
+            np.zeros((), x.dtype),
+        )
+    )
+    found = intervals.reduce("sum", flat, keepdims=False)
+    return found.each(lambda x: np.moveaxis(x, -1, axis))
 
 
 def _ones(a, b):

@@ -6,6 +6,8 @@ import numpy as np
 from corpus import SPECIAL, Row
 
 from steelyard_kernels import array as xp
+from steelyard_kernels.array import Array
+from steelyard_kernels.expression import lines
 from steelyard_kernels.grad import grad
 
 SHAPES = "7,33; 3,1; 1,64; 130; 5,2,9"
@@ -55,6 +57,22 @@ def sorter(rng):
     """Return an array, its order, and what is looked for."""
     x = rng.integers(-9, 9, 21)
     return [x, np.argsort(x), rng.integers(-12, 12, (3, 5))]
+
+
+def segments(x, starts, axis):
+    """Return sums from each start to the next one."""
+    return Array(x.graph, lines.segments(x.graph, x.node, starts.node, axis))
+
+
+def segmented(before, *behind, dtype="float64"):
+    """Return what draws 41 values and the starts of 13 segments, some of them empty."""
+
+    def data(rng):
+        x = rng.standard_normal((*before, 41, *behind)).astype(dtype)
+        inner = np.sort(rng.integers(0, 42, (*before, 12)), -1)
+        return [x, np.pad(inner, [(0, 0)] * len(before) + [(0, 2)], constant_values=41)]
+
+    return data
 
 
 def weighed(x, w):
@@ -215,6 +233,15 @@ LINES = [
         lambda x, s, v: xp.searchsorted(x, v, sorter=s),
         data=sorter,
     ),
+    Row(
+        "taken of a search",
+        lambda a, b, i: xp.take(xp.searchsorted(a, b), i),
+        data=lambda rng: [
+            np.arange(5000),
+            rng.integers(-9, 5009, 17),
+            rng.permutation(17),
+        ],
+    ),
     Row("searched in nothing", lambda x, v: xp.searchsorted(x, v) + 1, "0 7; 1 7; 2 7"),
     Row(
         "lines in a loop",
@@ -222,6 +249,29 @@ LINES = [
             0, 2, lambda i, c: xp.sort(xp.cumulative_sum(c, axis=0) % 7 - 3, axis=0), x
         ),
         "4:int64; 1:int64",
+    ),
+    Row(
+        "segments",
+        lambda x, s: segments(x * 2.0, s, 0) + 1.0,
+        data=segmented(()),
+    ),
+    Row(
+        "segments of rows",
+        lambda x, s: segments(x, s, 0),
+        data=segmented((), 37),
+        times=2,
+    ),
+    Row(
+        "segments of halves",
+        lambda x, s: segments(x, s, 1),
+        data=segmented((3,), 5, dtype="float16"),
+        times=2,
+    ),
+    Row(
+        "segments in another order",
+        lambda x, s, o: segments(xp.take(x, o, axis=0), s, 0),
+        data=lambda rng: [*segmented((), 9)(rng), rng.permutation(41)],
+        times=2,
     ),
     Row(
         "too long an order",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -46,6 +47,21 @@ def _of_product(xp: Any, run: Any, g: Any, y: Any, x: Any) -> Any:
     before = run("cumulative_sum", g * y) / xp.where(x == 0, one, x)
     at = run("cumulative_sum", g * others)
     return xp.where(zeros == 0.0, before, xp.where(first, at, zero))
+
+
+def segments(x: Any, starts: Any, axis: int) -> Any:
+    """Return the sums along an axis from each of the starts to the next one, in NumPy.
+
+    The axes before are those of the starts too; NumPy's rules broadcast them.
+    """
+    lead = np.broadcast_shapes(x.shape[:axis], starts.shape[:-1])
+    x = np.broadcast_to(x, (*lead, *x.shape[axis:]))
+    starts = np.broadcast_to(starts, (*lead, starts.shape[-1]))
+    found = np.zeros((*lead, starts.shape[-1] - 1, *x.shape[axis + 1 :]), x.dtype)
+    for at in np.ndindex(lead):
+        for place, ends in enumerate(pairwise(starts[at].tolist())):
+            found[(*at, place)] = np.sum(x[at][slice(*ends)], axis=0)
+    return found
 
 
 ALONG: Final[dict[str, Line]] = {

@@ -15,6 +15,7 @@ from steelyard_kernels.expression.expr import (
     Node,
     Program,
     Reduce,
+    Segments,
     View,
     loops,
     operands,
@@ -79,6 +80,8 @@ def _of(node: Node) -> int:
         return prod(node.shape) * OPERATIONS[node.op].cost.count
     if isinstance(node, Reduce):
         return prod(node.arg.shape) * MONOIDS[node.op].count
+    if isinstance(node, Segments):
+        return prod(node.arg.shape)
     if isinstance(node, Along):
         return prod(node.shape) * bool(ALONG[node.op].total)
     if isinstance(node, Dot):

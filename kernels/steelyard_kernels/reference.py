@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.along import ALONG
+from steelyard_kernels.along import ALONG, segments
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.expression.expr import (
@@ -39,6 +39,7 @@ from steelyard_kernels.expression.expr import (
     Result,
     Row,
     Scalar,
+    Segments,
     View,
     loops,
     operands,
@@ -158,6 +159,9 @@ class Oracle:
             case Merge():
                 order = np.argsort(args[0], axis=-1, kind="stable").astype(np.int32)
                 return order.reshape((*order.shape[:2], *node.shape))
+            case Segments():
+                sums: Values = segments(args[0], args[1], node.axis + 2)
+                return sums
             case Cast():
                 return _cast(args[0], node.dtype)
             case Arange():

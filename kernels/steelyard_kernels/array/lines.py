@@ -13,7 +13,7 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.along import ALONG, Line
 from steelyard_kernels.array.elementwise import bitcast
 from steelyard_kernels.array.moves import pad, take, take_along_axis
-from steelyard_kernels.array.shapes import place_of
+from steelyard_kernels.array.shapes import place_of, reshape
 from steelyard_kernels.array.value import Array, apply, as_array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
@@ -146,25 +146,71 @@ def searchsorted(
             "one axis, and 'left' or 'right'."
         )
     common = dtypes.promote(x1.dtype, x2.dtype)
-    wanted, count = x2.astype(common), x1.shape[0]
-    found = _zeros(wanted)
-    step = 1 << count.bit_length() >> 1
-    while step:
-        there = found + step
-        place = there - 1
+    wanted = x2.astype(common)
+
+    def is_below(place: Array) -> Array:
         if sorter is not None:
             place = take(sorter, place)
         here = take(x1, place).astype(common)
-        below = _below(here, wanted) if side == "left" else ~_below(wanted, here)
-        found = apply("where", below & (there <= count), there, found)
+        return _below(here, wanted) if side == "left" else ~_below(wanted, here)
+
+    graph = x1.graph
+    zero = graph.broadcast(graph.constant(0, dtypes.int64), x2.shape)
+    return _searched(Array(graph, zero), x1.shape[0], is_below)
+
+
+def _searched(found: Array, count: int, is_below: Callable[[Array], Array]) -> Array:
+    """Return how many of the first places are below what is looked for, from zeros on."""
+    step = 1 << count.bit_length() >> 1
+    while step:
+        there = found + step
+        below = is_below(there - 1) & (there <= count)
+        found = apply("where", below, there, found)
         step //= 2
     return found
 
 
-def _zeros(x: Array) -> Array:
-    graph = x.graph
-    zero = graph.constant(0, dtypes.int64)
-    return Array(graph, graph.broadcast(zero, x.shape))
+def sums_at(x: Array, which: Array, extent: int) -> Array:
+    """Return for each place below an extent the sum of the values that belong there.
+
+    `which` has their places, along its last axis; the axes before are those of the values
+    too, whose axes behind are those of the sums. Values are added up in their order, by
+    segments of them in the order of their places.
+    """
+    graph, axis = x.graph, which.ndim - 1
+    which = which.astype("int32")
+    order = _order(which, axis, descending=False)
+    ordered = _kept(take_along_axis(which, order, axis=axis))
+    row = Array(graph, graph.arange(extent + 1, dtypes.int32))
+    zero = graph.constant(0, dtypes.int32)
+    starts = _searched(
+        Array(graph, graph.broadcast(zero, (*which.shape[:axis], extent + 1))),
+        which.shape[axis],
+        lambda place: take_along_axis(ordered, place, axis=axis) < row,
+    )
+    order = reshape(order, (*order.shape, *(1,) * (x.ndim - which.ndim)))
+    taken = take_along_axis(x, order, axis=axis)
+    return Array(graph, lines.segments(graph, taken.node, _kept(starts).node, axis))
+
+
+def _kept(x: Array) -> Array:
+    """Return an array that is in memory before elements of it are taken."""
+    node = lines.along(x.graph, "copy", x.node, x.ndim - 1, reverse=False)
+    return Array(x.graph, node)
+
+
+def spread(g: Array, starts: Array, count: int, axis: int) -> Array:
+    """Return what each of so many values has of the segment in which it is added up."""
+    graph = g.graph
+    number = Array(graph, graph.arange(count, dtypes.int32))
+    zero = graph.constant(0, dtypes.int32)
+    row = _searched(
+        Array(graph, graph.broadcast(zero, (*starts.shape[:axis], count))),
+        starts.shape[axis],
+        lambda place: take_along_axis(starts, place, axis=axis) <= number,
+    )
+    row = reshape(row - 1, (*row.shape, *(1,) * (g.ndim - row.ndim)))
+    return take_along_axis(g, row, axis=axis)
 
 
 def _below(a: Array, b: Array) -> Array:

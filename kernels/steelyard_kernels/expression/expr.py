@@ -14,6 +14,7 @@
             | Along(op, arg, axis, reverse)       -- a row of along.ALONG
             | Handed(op, arg, memory, axis, reverse) -- totals before each element
             | Merge(arg)                          -- two halves in order, as one order
+            | Segments(arg, starts, axis)         -- sums from a start to the next one
             | Arange()                            -- 0, 1, 2, ... along its one axis
             | Reshape(arg)                        -- the same elements, same order
             | Dot(a, b)                           -- (..., K) x (K, N) -> (..., N)
@@ -191,12 +192,18 @@ class Handed(_Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Merge(_Value):
-    """The order of the last axis of `arg`, of which both halves are in order.
-
-    That axis is two here: a thread takes all of the last one, where that is longer.
-    """
+    """The order of lines whose halves are in order, as two axes: a thread has the last."""
 
     arg: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Segments(_Value):
+    """Sums along an axis from each of the starts, on `arg`'s axes before, to the next."""
+
+    arg: Node
+    starts: Node
+    axis: int
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -308,6 +315,7 @@ Node: TypeAlias = (
     | Along
     | Handed
     | Merge
+    | Segments
     | Arange
     | Reshape
     | Dot
@@ -378,6 +386,7 @@ _OPERANDS: Final[Mapping[type, Callable[[Any], tuple[Node, ...]]]] = {
     Row: attrgetter("arg", "index"),
     Gather: attrgetter("arg", "which"),
     Handed: attrgetter("arg", "memory"),
+    Segments: attrgetter("arg", "starts"),
     Result: _of_loop,
 }
 

@@ -53,6 +53,7 @@ class Graph:
         self.kernel = kernel
         self.chains = 0  # how many there are; 0: none
         self.rows: dict[tuple[int, int], Node | None] = {}  # found by `rows.row`
+        self.taken: dict[tuple[object, ...], Node] = {}  # found by `views.gathered`
         self._nodes: dict[tuple[object, ...], Node] = {}
         self._count = 0
 

@@ -18,6 +18,7 @@ from steelyard_kernels.expression.expr import (
     Node,
     Reduce,
     Reshape,
+    Segments,
     View,
 )
 from steelyard_kernels.expression.graph import Graph
@@ -67,6 +68,14 @@ def merge(graph: Graph, node: Node, size: int) -> Node:
     return graph.keep((Merge, node.number, size), Merge, shape, dtypes.int32, node)
 
 
+def segments(graph: Graph, node: Node, starts: Node, axis: int) -> Node:
+    """Return the sums of segments along an axis; the last start ends the last one."""
+    node = graph.cast(node, dtypes.computed(node.dtype))
+    shape = (*starts.shape[:-1], starts.shape[-1] - 1, *node.shape[axis + 1 :])
+    key = (Segments, node.number, starts.number, axis)
+    return graph.keep(key, Segments, shape, node.dtype, node, starts, axis)
+
+
 def lies_in_memory(node: Node, axis: int) -> bool:
     """Say whether elements at any place along an axis can be loaded, none computed.
 
@@ -84,9 +93,8 @@ def lies_in_memory(node: Node, axis: int) -> bool:
         node = node.arg
     if isinstance(node, Along):
         return along == node.axis
-    return not isinstance(
-        node, Apply | Cast | Broadcast | Reduce | Dot | View | Gather | Merge
-    )
+    computed = Apply, Cast, Broadcast, Reduce, Dot, View, Gather, Merge, Segments
+    return not isinstance(node, computed)
 
 
 def is_order(node: Node) -> bool:

@@ -18,6 +18,7 @@ from steelyard_kernels.expression.expr import (
     Reduce,
     Result,
     Scalar,
+    Segments,
     View,
     operands,
 )
@@ -93,4 +94,5 @@ def _head(node: Node) -> str:
         return node.role
     if isinstance(node, Result):
         return f"loop %{node.loop.index.number} [{node.place}]"
-    return type(node).__name__.lower()
+    along = f" along {node.axis}" if isinstance(node, Segments) else ""
+    return f"{type(node).__name__.lower()}{along}"

@@ -30,11 +30,12 @@ from steelyard_kernels.expression.expr import (
     Result,
     Row,
     Scalar,
+    Segments,
     View,
     operands,
 )
 from steelyard_kernels.expression.graph import Graph
-from steelyard_kernels.expression.lines import along, handed, merge
+from steelyard_kernels.expression.lines import along, handed, merge, segments
 from steelyard_kernels.expression.rows import row
 from steelyard_kernels.expression.structure import reachable
 from steelyard_kernels.expression.views import gathered
@@ -121,6 +122,9 @@ class Again:
                 return handed(graph, node.op, arg, memory, axis=axis, reverse=back)
             case Merge():
                 return merge(graph, args[0], node.shape[-1])
+            case Segments():
+                arg, starts = args
+                return segments(graph, arg, starts, node.axis)
             case Arange():
                 return graph.arange(node.shape[0], node.dtype)
             case Reshape():

@@ -20,6 +20,7 @@ from steelyard_kernels.expression.expr import (
     Reduce,
     Result,
     Scalar,
+    Segments,
     View,
     operands,
 )
@@ -87,6 +88,8 @@ def _describe(  # noqa: C901 - one case a production
             what = (node.index, node.place)
         case Along() | Handed():
             what = (node.op, node.axis, node.reverse)
+        case Segments():
+            what = node.axis
         case Constant():
             what = repr(node.value)
         case Input():

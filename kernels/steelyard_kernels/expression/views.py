@@ -17,6 +17,7 @@ from steelyard_kernels.expression.expr import (
     Merge,
     Node,
     Shape,
+    View,
     operands,
 )
 from steelyard_kernels.expression.graph import Graph
@@ -145,6 +146,16 @@ def _taken(
     graph: Graph, node: Node, which: Node, index: tuple[Index, ...], place: int
 ) -> Node:
     """Return node[index] with `which` along an axis, taken where its values come from."""
+    key = node.number, which.number, index, place
+    if key not in graph.taken:
+        graph.taken[key] = _found(graph, node, which, index, place)
+    return graph.taken[key]
+
+
+def _found(
+    graph: Graph, node: Node, which: Node, index: tuple[Index, ...], place: int
+) -> Node:
+    """Return the same where it has not been found yet."""
     if isinstance(node, Apply | Cast | Broadcast):
         parts = []
         for arg in operands(node):
@@ -152,7 +163,8 @@ def _taken(
             pairs = zip(index[skipped:], arg.shape, strict=True)
             own = tuple(Index() if extent == 1 else each for each, extent in pairs)
             if not arg.shape:
-                parts.append(graph.broadcast(arg, which.shape))
+                alone = isinstance(node, Apply)
+                parts.append(arg if alone else graph.broadcast(arg, which.shape))
             elif place < skipped or arg.shape[place - skipped] == 1:
                 parts.append(graph.view(arg, own, which.shape))
             else:
@@ -160,6 +172,12 @@ def _taken(
         if isinstance(node, Apply):
             return graph.apply(node.op, *parts)
         return graph.cast(parts[0], node.dtype)
+    if isinstance(node, View) and not node.guards:
+        along_it = [k for k, each in enumerate(node.index) if place in each.axes]
+        if [node.index[k] for k in along_it] == [axis(place)]:
+            shown = [each.at(index, which.shape) for each in node.index]
+            shown[along_it[0]] = Index()
+            return _taken(graph, node.arg, which, tuple(shown), along_it[0])
     if isinstance(node, Gather) and not any(place in each.axes for each in node.index):
         where = _taken(graph, node.which, which, index, place)
         own = tuple(each.at(index, which.shape) for each in node.index)

@@ -10,8 +10,10 @@ from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.along import ALONG
 from steelyard_kernels.array import Array
+from steelyard_kernels.array.lines import spread, sums_at
 from steelyard_kernels.expression.expr import (
     Along,
+    Apply,
     Broadcast,
     Cast,
     Dot,
@@ -20,13 +22,20 @@ from steelyard_kernels.expression.expr import (
     Reduce,
     Reshape,
     Row,
+    Segments,
     Shape,
     View,
+    operands,
 )
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import Index, Part, axis, part
 from steelyard_kernels.expression.lines import along, is_order
 from steelyard_kernels.monoids import MONOIDS
+
+COMPARED: Final = 1 << 18
+"""Elements times places that are compared in one launch: beyond 2**14 a core is quicker by
+segments, a GPU where there are some thousand elements.
+"""
 
 # (cotangent, node) -> the cotangents of the operands it may have one for, in order
 Rule: TypeAlias = Callable[[Array, Node], tuple[Callable[[], Array], ...]]
@@ -186,7 +195,8 @@ def _undivided(node: View, place: int, extents: list[int]) -> tuple[Index, Index
 def _of_gather(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
     """Sum, for each element of the array, the cotangents of what was taken from it.
 
-    In one order, whatever the indices are: each is compared with every place.
+    In one order, whatever the indices are: few are compared with every place, many are
+    put in order.
     """
     assert isinstance(node, Gather)
     extent, place = node.arg.shape[node.place], node.place
@@ -203,15 +213,65 @@ def _of_gather(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
     def of_arg() -> Array:
         # As if every element of the axis had been asked for, along a new last axis.
         rank = len(node.shape)
-        which = xp.expand_dims(Array(graph, node.which), rank)
-        here = which == Array(graph, graph.arange(extent, node.which.dtype))
-        spread = xp.where(here, xp.expand_dims(g, rank), 0.0)
-        index = (*node.index[:place], axis(rank), *node.index[place + 1 :])
+        which, spread, index = Array(graph, node.which), g, node.index
+        used = frozenset[int]().union(*[each.axes for each in index])
+        if math.prod(node.shape) * extent > COMPARED and len(used) < rank:
+            spread, index = _in_segments(g, node, used)
+        else:
+            here = xp.expand_dims(which, rank) == Array(
+                graph, graph.arange(extent, which.dtype)
+            )
+            spread = xp.where(here, xp.expand_dims(g, rank), 0.0)
+        last = axis(spread.ndim - 1)
+        index = (*index[:place], last, *index[place + 1 :])
         viewed = View(0, spread.shape, g.dtype, node.arg, index)
         (rule,) = _of_view(spread, viewed)
         return rule()
 
     return (of_arg,)
+
+
+def _in_segments(
+    g: Array, node: Gather, used: frozenset[int]
+) -> tuple[Array, tuple[Index, ...]]:
+    """Return cotangents summed over the axes that no other axis of the array is read along.
+
+    Along a new last axis they are those of every place; with them goes where the array is
+    read along the axes that are left.
+    """
+    varied = _varied(node.which)
+    own = [k for k in range(g.ndim) if k not in used]  # what is summed
+    lines = [k for k in sorted(used) if k in varied]
+    rest = [k for k in sorted(used) if k not in varied]
+    shapes = [tuple([g.shape[k] for k in each]) for each in (lines, own, rest)]
+    before, summed, behind = shapes
+    count = math.prod(summed)
+    values = xp.permute_dims(g, (*lines, *own, *rest))
+    values = xp.reshape(values, (*before, count, *behind))
+    key = tuple([0 if k in rest else slice(None) for k in range(g.ndim)])
+    which = Array(g.graph, node.which)[key]
+    left = sorted((*lines, *own))
+    which = xp.permute_dims(which, [left.index(k) for k in (*lines, *own)])
+    which = xp.reshape(which, (*before, count))
+    found = sums_at(values, which, node.arg.shape[node.place])
+    found = xp.moveaxis(found, len(lines), -1)
+    left = [*lines, *rest]
+    moved = [axis(left.index(k)) if k in left else Index() for k in range(g.ndim)]
+    return found, tuple([each.at(moved, found.shape) for each in node.index])
+
+
+def _varied(node: Node) -> set[int]:
+    """Return the axes along which an elementwise value differs."""
+    if not isinstance(node, Apply | Cast | Broadcast):
+        return {k for k, extent in enumerate(node.shape) if extent > 1}
+    ranks = [(arg, len(node.shape) - len(arg.shape)) for arg in operands(node)]
+    return {k + skipped for arg, skipped in ranks for k in _varied(arg)}
+
+
+def _of_segments(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
+    assert isinstance(node, Segments)
+    starts, count = Array(g.graph, node.starts), node.arg.shape[node.axis]
+    return (lambda: spread(g, starts, count, node.axis),)
 
 
 def _inverse(graph: Graph, which: Node, place: int) -> Array:
@@ -274,5 +334,6 @@ RULES: Final[dict[type, Rule]] = {
     Reduce: _of_reduce,
     Reshape: _of_reshape,
     Row: _of_row,
+    Segments: _of_segments,
     View: _of_view,
 }

@@ -13,6 +13,7 @@ from math import prod
 from typing import TypeAlias
 
 from steelyard_kernels.dtypes import DType
+from steelyard_kernels.expression.expr import Segments
 from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Const, Operand
 from steelyard_kernels.nest.axes import Value
@@ -42,7 +43,7 @@ class Site:
     """Where reductions that share a walk are emitted.
 
     `loops` are those of their axes, `places` those of the open loops that they vary
-    with, `lanes` those of their accumulators.
+    with, `lanes` those of their accumulators. `bounds` are those of a segment.
     """
 
     def __init__(self, emitter: Emitter, first: Value) -> None:
@@ -61,6 +62,11 @@ class Site:
         held = all(k in emitter.open for k in self.loops)
         self.units = 1 if held else emitter.cuts[self.loops[-1]].at(Place.REGISTER)
         self.lanes = max(self.summed, emitter.lanes(first.axes))
+        self.bounds: tuple[Operand, Operand] | None = None
+        if isinstance(first.node, Segments):
+            _, *ends = first.args.values()
+            low, high = (emitter.at(end, self.places[0], 1) for end in ends)
+            self.bounds = low, high
 
 
 class Walker:
@@ -78,6 +84,7 @@ class Walker:
         self.shifts = {
             key: emitter.b.splat(shift, site.lanes) for key, shift in shifts.items()
         }
+        self.bounds = site.bounds
         last = site.loops[-1]
         vectors = emitter.cuts[last].at(Place.REGISTER)
         if last in emitter.open:
@@ -126,6 +133,8 @@ class Walker:
             emitter.emit(ready, every, functools.partial(self._step, into))
             return tuple(into)
 
+        if self.bounds is not None:
+            return emitter.between(loops[depth], self.bounds, body, carried)
         return emitter.carrying(loops[depth], self.walk.values, body, carried)
 
     def _step(self, into: list[Operand], at: At) -> None:

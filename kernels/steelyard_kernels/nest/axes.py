@@ -26,6 +26,7 @@ from steelyard_kernels.expression.expr import (
     Reduce,
     Reshape,
     Scalar,
+    Segments,
     Shape,
     operands,
 )
@@ -142,8 +143,15 @@ class Nest:
 
     @property
     def alone(self) -> frozenset[int]:
-        """The axes of which one index is taken at a time: there is a line for each."""
-        return frozenset[int]().union(*[v.axes for v in self.lines])
+        """The axes of which one index is taken at a time: a line, or a walk, for each."""
+        own = [segmented(value) for value in self.values]
+        return self.parted.union(*[v.axes for v in self.lines], *own)
+
+    @property
+    def parted(self) -> frozenset[int]:
+        """The axes of which each walk has a part, as segments say."""
+        walks = [v.over for v in self.values if isinstance(v.node, Segments)]
+        return frozenset[int]().union(*walks)
 
     @property
     def merged(self) -> frozenset[int]:
@@ -165,6 +173,13 @@ def is_column(nest: Nest, value: Value) -> bool:
     """Say whether a value is an array that lies along the last axis alone."""
     last = len(nest.extents) - 1
     return isinstance(value.source, Input) and value.axes == {last} and not value.step
+
+
+def segmented(value: Value) -> frozenset[int]:
+    """Return the axes of which sums of segments walk other elements for each index."""
+    if not isinstance(value.node, Segments):
+        return frozenset()
+    return value.axes - value.args[value.node.arg.number].axes
 
 
 def source(node: Node) -> Input | Arange | None:

@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.expression.indices import Index as Offset
@@ -30,6 +30,9 @@ from steelyard_kernels.schedule.tile import Carried, tile_constant
 
 if TYPE_CHECKING:
     from steelyard_kernels.schedule.parameters import Arguments
+
+AHEAD: Final = 4
+"""Turns of a loop over part of its indices whose loads are on their way at once."""
 
 
 class Emitter(Values):
@@ -201,6 +204,23 @@ class Emitter(Values):
         if loop in self.open:
             return inside(len(self.open[loop].places), every)[:own]
         return self.walk(loop, inside, every)[:own]
+
+    def between(
+        self,
+        loop: int,
+        bounds: tuple[Operand, Operand],
+        body: Callable[[int, Carried], Carried],
+        first: Carried,
+    ) -> Carried:
+        """Emit a loop over a part of its indices, one by one."""
+        b = self.b
+        low, high = [b.cast(each, b.index.dtype) for each in bounds]
+        with (
+            b.loop(low, high, 1, *first, unroll=AHEAD) as turn,
+            self.opened(loop, [turn.var], 1),
+        ):
+            turn.yields(*body(1, turn.carried))
+        return turn.results
 
     def extent_of(self, loop: int) -> int:
         """Return how many indices a loop has."""

@@ -84,7 +84,7 @@ def has_rows(nest: Nest) -> bool:
     return (
         last > 0
         and nest.is_plain(range(last))
-        and not nest.lines
+        and not (nest.lines or nest.alone)
         and any(value.over for value in nest.values)
         and all(value.over in {(), (last,)} for value in nest.values)
     )
@@ -96,7 +96,7 @@ def has_columns(nest: Nest) -> bool:
     None of them needs another one, or a second walk.
     """
     every = [value for value in nest.values if value.over]
-    if not every or nest.inner or nest.lines or nest.running:
+    if not every or nest.inner or nest.lines or nest.alone or nest.running:
         return False
     (over, axes), reads = (every[0].over, every[0].axes), reads_of(nest)
     needed = reached(nest, [arg for v in every for arg in reads.outside(v)], set())

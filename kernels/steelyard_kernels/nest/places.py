@@ -31,6 +31,7 @@ from steelyard_kernels.expression.expr import (
     Program,
     Reduce,
     Reshape,
+    Segments,
     Shape,
     View,
     operands,
@@ -90,7 +91,7 @@ def nest_of(program: Program) -> Nest:
 def walks(node: Node) -> bool:
     """Say whether a node that is not elementwise reads its operand along axes."""
     return isinstance(
-        node, Reduce | Dot | Reshape | View | Gather | Along | Handed | Merge
+        node, Reduce | Dot | Reshape | View | Gather | Along | Handed | Merge | Segments
     )
 
 
@@ -166,6 +167,8 @@ class _Asked:
             return (tuple([each.at(at, self.extents) for each in node.index]),)
         if isinstance(node, Gather):
             return *self._beside(node, at), at
+        if isinstance(node, Segments):
+            return self._segments(use, node, at)
         if isinstance(node, Merge):
             return ((*at[:-2], NOWHERE),)
         if isinstance(node, Reshape):
@@ -183,6 +186,15 @@ class _Asked:
         following = list(found)
         following[node.place] += min(1, node.arg.shape[node.place] - 1)
         return tuple(found), tuple(following)
+
+    def _segments(self, use: Use, node: Segments, at: Place) -> tuple[Place, ...]:
+        """Return where sums read what they add up, along an axis of their own, and ends."""
+        *before, start = at[: node.axis + 1]
+        walked = self._new(node.arg.shape[node.axis])
+        use.over = tuple(walked.axes)
+        self.before.setdefault(use.over[0], set()).update(varies(at))
+        ends = ((*before, start), (*before, start + 1))
+        return (*before, walked, *at[node.axis + 1 :]), *ends
 
     def _along(self, use: Use, arg: Node, kept: tuple[Index | None, ...]) -> Place:
         """Return where a reduction reads its operand: along axes there are, or new ones."""

@@ -15,6 +15,7 @@ from steelyard_kernels.expression.expr import (
     Cast,
     Dot,
     Reduce,
+    Segments,
 )
 from steelyard_kernels.expression.structure import users
 from steelyard_kernels.monoids import MONOIDS, Monoid, accumulator
@@ -166,6 +167,8 @@ def terms(value: Value, reads: Reads, *, one_pass: bool) -> list[Term]:
     dtype = accumulator(node.dtype)
     if isinstance(node, Dot):
         return [Term(ADDED, args * (3 - len(args)), dtype)]  # of itself too
+    if isinstance(node, Segments):
+        return [Term(ADDED, (value.args[node.arg.number],), dtype)]
     assert isinstance(node, Reduce)
     if not deviates(value):
         monoid = MONOIDS[node.op]

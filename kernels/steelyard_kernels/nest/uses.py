@@ -20,6 +20,7 @@ from steelyard_kernels.expression.expr import (
     Program,
     Reduce,
     Reshape,
+    Segments,
     Shape,
     View,
     operands,
@@ -39,12 +40,14 @@ from steelyard_kernels.nest.axes import (
 
 
 def read_of(node: Node) -> tuple[Node, ...]:
-    """Return the nodes that a node asks for: of what is taken two neighbours.
+    """Return the nodes that a node asks for: of what is taken two neighbours, and of starts.
 
     Of what is handed over only what a block comes to: memory for it has no place.
     """
     if isinstance(node, Gather):
         return node.arg, node.arg, node.which
+    if isinstance(node, Segments):
+        return node.arg, node.starts, node.starts
     return (node.arg,) if isinstance(node, Handed) else operands(node)
 
 
@@ -69,7 +72,7 @@ def users_first(program: Program) -> list[Node]:
     ready = [node for node in program.nodes if not waits.get(node.number)]
     found: list[Node] = []
     while ready:
-        ready.sort(key=lambda n: (not isinstance(n, Reduce | Dot), n.number))
+        ready.sort(key=lambda n: (not isinstance(n, Reduce | Dot | Segments), n.number))
         found.append(ready.pop())
         for arg in operands(found[-1]):
             waits[arg.number] -= 1
@@ -180,7 +183,7 @@ class ValueMaker:
         node, of = use.node, source(use.node)
         args: dict[int, Value] = {}
         for arg in use.args:  # but a row's index; x @ x reads x at two places
-            twice = isinstance(node, Dot) and arg.node.number in args
+            twice = isinstance(node, Dot | Segments) and arg.node.number in args
             args[-arg.node.number if twice else arg.node.number] = known(arg)
         if isinstance(node, Broadcast) or (isinstance(node, Reshape) and of is None):
             use.value = args[node.arg.number]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeGuard
 
 from steelyard_kernels.dtypes import HALVES
 from steelyard_kernels.expression.expr import (
@@ -31,6 +31,7 @@ from steelyard_kernels.expression.expr import (
     Reduce,
     Reshape,
     Result,
+    Segments,
     Shape,
     View,
     operands,
@@ -40,10 +41,9 @@ from steelyard_kernels.nest.axes import source, stored
 from steelyard_kernels.nest.carried.registers import MOST_ELEMENTS
 
 MOVED: Final = -1  # beside reductions: their values are read at other places
-WALKS: Final = (Reduce, Dot, Along)
-"""Nodes that walk their operands: what a kernel should compute once."""
 NOTHING: Final[Mapping[int, str]] = MappingProxyType({})
 Needs: TypeAlias = frozenset[int]
+Walk: TypeAlias = Reduce | Dot | Along | Segments
 
 
 def nbytes(node: Node) -> int:
@@ -85,6 +85,16 @@ def _distinct(node: Node) -> int:
     return least
 
 
+def is_walk(node: Node) -> TypeGuard[Walk]:
+    """Say whether a node walks its operands: a kernel should compute it once."""
+    return isinstance(node, Walk) and uncopied(node) is node
+
+
+def uncopied(node: Node) -> Node:
+    """Return what a node is a copy of, whose elements are taken; itself if it is none."""
+    return node.arg if isinstance(node, Along) and node.op == "copy" else node
+
+
 def is_still(node: Node) -> bool:
     """Say whether a node has its operand's rows where they are, or one for many."""
     if isinstance(node, Reshape):
@@ -106,7 +116,8 @@ def spreads(node: Node) -> bool:
         return node.dtype.bytes > node.arg.dtype.bytes
     if isinstance(node, View) and isinstance(node.arg, Along):
         return nbytes(node) >= nbytes(node.arg)  # of an order the rest may not be found
-    return isinstance(node, View | Broadcast | Reshape | Gather)
+    copies = uncopied(node) is not node
+    return copies or isinstance(node, View | Broadcast | Reshape | Gather)
 
 
 def _joined(node: Node) -> Node | None:
@@ -173,13 +184,15 @@ class Cuts:
         if isinstance(node, Result):
             self._loop(node)
             return
-        if isinstance(node, WALKS):
+        if is_walk(node):
             self._reduce(node)
             return
         if isinstance(node, Handed):
             self._store([node.memory], node, "blocks hand totals over in it")
-        elif isinstance(node, Gather | Merge) and source(node.arg) is None:
-            self._store([node.arg], node, "elements of it are gathered")
+        elif isinstance(node, Gather | Merge):
+            taken = uncopied(node.arg)
+            computed = [] if source(taken) is not None else [taken]
+            self._store(computed, node, "elements of it are gathered")
         elif (
             isinstance(node, Apply)
             and node.number not in self._multiplied
@@ -188,8 +201,10 @@ class Cuts:
             self._part(node)
         self._needs[node.number] = self._read(node)
 
-    def _reduce(self, node: Reduce | Dot | Along) -> None:
+    def _reduce(self, node: Walk) -> None:
         """Cut what a reduction reads, unless one kernel computes all of it."""
+        if isinstance(node, Segments) and source(node.starts) is None:
+            self._store([uncopied(node.starts)], node, "segments begin there")
         read, product = self._read(node), factors_of(node)
         own = frozenset({node.number})
         if read and (product or not self.joint(read | own)):
@@ -275,7 +290,7 @@ class Cuts:
         for node in self.program.nodes[place + 1 : self._places[reader.number]]:
             if isinstance(node, Result):
                 continue  # it reads memory alone
-            own = {node.number} if isinstance(node, WALKS) else frozenset()
+            own = {node.number} if is_walk(node) else frozenset()
             self._needs[node.number] = self._read(node) | own
 
     def _smallest(self, root: Node, *, whole: bool) -> list[Node]:
@@ -292,7 +307,7 @@ class Cuts:
         for node in behind:
             if not self.seen(node):
                 chosen[node.number] = frozenset()
-            elif isinstance(node, WALKS):
+            elif is_walk(node):
                 chosen[node.number] = frozenset({node.number})
             else:
                 below = [chosen.get(arg.number, frozenset()) for arg in operands(node)]
@@ -307,7 +322,7 @@ class Cuts:
                 fewer = not again and nbytes(node) + shared <= size
                 chosen[node.number] = alone if fewer else rest
             also = self._uses.get(node.number, 0) > uses.get(node.number, 0)
-            if also and (isinstance(node, WALKS) or spreads(node)):
+            if also and (is_walk(node) or spreads(node)):
                 common |= chosen[node.number]
         return [self.nodes[number] for number in sorted(chosen[root.number])]
 
@@ -325,6 +340,8 @@ class Cuts:
 
 
 def _of(node: Node) -> str:
+    if isinstance(node, Segments):
+        return f"sum of segments along axis {node.axis}"
     if isinstance(node, Along):
         return f"{node.op} along axis {node.axis}"
     return f"{node.op} over axes {node.axes}" if isinstance(node, Reduce) else "product"

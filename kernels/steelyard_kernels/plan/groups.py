@@ -14,7 +14,14 @@ from math import prod
 from typing import Final
 
 from steelyard_kernels.errors import CompilerBug, KernelError
-from steelyard_kernels.expression.expr import Input, Node, Program, Reduce, operands
+from steelyard_kernels.expression.expr import (
+    Gather,
+    Input,
+    Node,
+    Program,
+    Reduce,
+    operands,
+)
 from steelyard_kernels.nest.axes import one_space, stored
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan.cuts import MOVED, Cuts, is_product, is_still
@@ -344,7 +351,8 @@ class Groups:
         behind = set(own)
         for node in nodes:
             if any(arg.number in behind for arg in operands(node)):
-                if not is_still(node):
+                beside = isinstance(node, Gather) and node.arg.number not in behind
+                if not (beside or is_still(node)):
                     return False
                 behind.add(node.number)
         return True

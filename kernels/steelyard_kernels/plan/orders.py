@@ -39,8 +39,8 @@ LEAST: Final = 1 << 13
 """Elements that a core puts in order in the time of some launches."""
 PARTS: Final = 8
 """Parts of a chunk that threads of a CPU merge by themselves, some of them side by side."""
-MERGE_NS: Final = 8.0
-COPY_NS: Final = 2.0
+MERGE_NS: Final = 10.0
+COPY_NS: Final = 3.0
 """Of an element, by one core, in each merge and behind the last one."""
 FEWER: Final = 2
 """Times as many elements as those that chunks offer has a line of which some are chosen."""

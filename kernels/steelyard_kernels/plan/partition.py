@@ -23,7 +23,7 @@ from steelyard_kernels.nest.axes import stored
 from steelyard_kernels.plan import buffers
 from steelyard_kernels.plan.abreast import abreast
 from steelyard_kernels.plan.chunks import in_chunks
-from steelyard_kernels.plan.cuts import WALKS, Cuts, is_product, nbytes
+from steelyard_kernels.plan.cuts import Cuts, is_product, is_walk, nbytes
 from steelyard_kernels.plan.groups import Groups
 from steelyard_kernels.plan.launches import Buffer, Home, Launch, Plan
 from steelyard_kernels.plan.orders import with_short_orders
@@ -275,7 +275,7 @@ def reason_of(group: Group, groups: Groups) -> str:
     """Return what a launch computes, and the traffic that its parts save together."""
     nodes, _ = inside(group.values, groups.memory(group))
     products = [node for node in nodes if is_product(node)]
-    reductions = [node for node in nodes if isinstance(node, WALKS)]
+    reductions = [node for node in nodes if is_walk(node)]
     names = dict.fromkeys(node.op for node in nodes if isinstance(node, Apply))
     own = {node.number for node in group.values}
     saved = sum(2 * nbytes(node) for node in reductions if node.number not in own)
@@ -295,7 +295,7 @@ def reason_of(group: Group, groups: Groups) -> str:
         names.pop("multiply", None) if isinstance(product, Reduce) else None
     elif reductions:
         what = "rows: " + ", ".join(
-            dict.fromkeys(n.op for n in reductions if isinstance(n, Reduce | Along))
+            dict.fromkeys(getattr(n, "op", "segments") for n in reductions)
         )
     fused = f" with {', '.join(names)}" if names and reductions else ""
     gain = f": saves {_size(saved)}" if fused and saved else ""

@@ -13,7 +13,7 @@ from typing import Final
 from steelyard_kernels import cost
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
-from steelyard_kernels.nest.axes import Nest, one_space
+from steelyard_kernels.nest.axes import Nest, one_space, segmented
 from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.nest.reads import reads_of
@@ -113,8 +113,9 @@ def _walked(nest: Nest) -> int:
     around = {v.number: [v.axes] * (v.number in stored) for v in nest.values}
     for value in reversed([value for value in nest.values if value.over]):
         walks = around[value.number] or [value.axes]
+        own = segmented(value)
         total += sum(
-            prod([nest.extents[axis] for axis in axes.union(value.over)])
+            prod([nest.extents[axis] for axis in axes.union(value.over) - own])
             for axes in walks
         )
         opened = max(walks, key=len).union(value.over)

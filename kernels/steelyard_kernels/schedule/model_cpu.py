@@ -7,7 +7,7 @@ from math import prod
 from typing import TypeAlias
 
 from steelyard_kernels.expression.expr import Input
-from steelyard_kernels.nest.axes import NAMES, Nest
+from steelyard_kernels.nest.axes import NAMES, Nest, segmented
 from steelyard_kernels.schedule.lines import line_ns
 from steelyard_kernels.schedule.model import (
     AHEAD_COST,
@@ -112,7 +112,9 @@ def work(nest: Nest) -> float:
     """Return how many elements a nest computes, statements being alike: its largest part."""
     return float(
         max(
-            prod([nest.extents[axis] for axis in {*value.axes, *value.over}])
+            prod(
+                [nest.extents[k] for k in {*value.axes, *value.over} - segmented(value)]
+            )
             for value in nest.values
         )
     )

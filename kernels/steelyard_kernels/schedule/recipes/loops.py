@@ -96,7 +96,8 @@ def _cpu_cuts(
             yield Cut(NAMES[axis], (*factors, (1, Place.SERIAL)))
             continue
         size = factors[0][0] * several
-        work = max(1, prod(nest.extents[shared:])) * size
+        inner = set(range(shared, len(nest.extents))) - nest.parted
+        work = max(1, prod([nest.extents[k] for k in inner])) * size
         turns = max(1, WORK // work) if place is Place.CORE else 1
         yield Cut(NAMES[:shared], (*factors, (turns, place)))
 

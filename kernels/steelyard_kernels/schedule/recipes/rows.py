@@ -90,7 +90,7 @@ def on_gpu(
         return
     (axis,) = {*range(shared, len(nest.extents))} - nest.lined
     frame = _Frame(team, shared, axis, aligned=aligned)
-    walks = nest.lines or nest.running  # what is read of may lie anywhere
+    walks = nest.lines or nest.alone or nest.running  # what is read of may lie anywhere
     for cuts in frame.across() if frame.is_across else frame.along(gpu, likely=likely):
         schedule = Schedule(cuts)
         threads, need = schedule.threads, team.registers(schedule)
