@@ -11,13 +11,13 @@ from steelyard_kernels.nest.axes import Nest, Value
 
 BLOCK: Final = 32
 """Elements in order that a CPU compares at a time with others."""
-CHOSEN: Final = 192
+CHOSEN: Final = 56
 """Elements that are put in order at a time, beside the first ones, to choose these."""
 FEWER: Final = 4
 """Times as many elements as that has a line of which some are chosen."""
 SORT_NS: Final = 12.0
 CHOOSE_NS: Final = 0.3
-"""Of an element by one core: 65,536 float32 took 0.8 ms, the first 5 of 50,257 28 us."""
+"""Of an element by one core: 65,536 float32 took 0.8 ms, the first 5 of 50,257 16 us."""
 EXCHANGE_NS: Final = 35.0
 SHARED_NS: Final = 0.15
 MEET_NS: Final = 20.0
