@@ -5,6 +5,7 @@ import pytest
 from test_from_jax import agrees, close
 
 from steelyard_kernels import Unsupported
+from steelyard_kernels.array import lines
 from steelyard_kernels.from_jax import from_jax
 
 jax = pytest.importorskip("jax", reason="needs jax: pip install 'steelyard[jax]'")
@@ -105,6 +106,22 @@ def test_a_function_agrees_with_jax(name):
     """Integers exactly."""
     function, *args = FUNCTIONS[name]
     agrees(function, *args, tolerance=4e-6)
+
+
+ADDED = {
+    "rows": lambda x, i: x.at[i].add(2.0 * x[i % 5], mode="drop"),
+    "columns": lambda x, i: x.at[:, i].add(x[:, i % 7]),
+    "pairs": lambda x, i: x.at[i % 5, i % 7].add(3.0),
+    "slices": lambda x, i: x.at[i, 1:4].add(1.5, mode="clip"),
+    "gradients of rows": jax.grad(lambda x, i: (x[i] ** 2).sum()),
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_many_updates_are_added_up_by_segments(name, monkeypatch):
+    """Of whole rows, and of elements."""
+    monkeypatch.setattr(lines, "COMPARED", 0)
+    agrees(ADDED[name], X, INDEX, tolerance=4e-6)
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (1, 3), (4, 0)])

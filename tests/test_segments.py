@@ -6,11 +6,12 @@ from test_orders import ran
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import cost
+from steelyard_kernels.array import lines
 from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.expression.expr import Segments
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import kernel
-from steelyard_kernels.grad import grad, shapes
+from steelyard_kernels.grad import grad
 from steelyard_kernels.plan import partition
 from steelyard_kernels.reference import evaluate
 from steelyard_kernels.targets import device, parse
@@ -86,7 +87,7 @@ def test_segments_sum_what_comparisons_do(form, monkeypatch):
     compared = kernel(grad(loss)).program(*arrays)
     want = evaluate(compared, arrays)["out"]
     assert not in_segments(compared)
-    monkeypatch.setattr(shapes, "COMPARED", 0)
+    monkeypatch.setattr(lines, "COMPARED", 0)
     made = kernel(grad(loss))
     program = made.program(*arrays)
     assert in_segments(program)
@@ -105,7 +106,7 @@ def test_segments_have_gradients(form, monkeypatch):
         return xp.sum(xp.square(grad(loss)(x, i)))
 
     want = evaluate(kernel(grad(again)).program(*arrays), arrays)["out"]
-    monkeypatch.setattr(shapes, "COMPARED", 0)
+    monkeypatch.setattr(lines, "COMPARED", 0)
     np.testing.assert_allclose(kernel(grad(again))(*arrays), want, 2e-3)
 
 

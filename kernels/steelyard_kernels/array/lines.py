@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Final
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.along import ALONG, Line
@@ -19,6 +20,11 @@ from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import lines
 from steelyard_kernels.monoids import MONOIDS
+
+COMPARED: Final = 1 << 18
+"""Elements times places that are compared to add up those of each place: beyond 2**14 a
+core is quicker by segments, a GPU where there are some thousand elements.
+"""
 
 
 def __getattr__(name: str) -> Callable[..., Array]:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
-from steelyard_kernels.array import Array
+from steelyard_kernels.array import Array, lines
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.from_jax.equation import Equation, Rule
 from steelyard_kernels.from_jax.values import Value, arange, reshape
@@ -121,7 +121,8 @@ def _filler(dtype: DType) -> float:
 def scattered(equation: Equation, combine: Callable[[Array, Array], Array]) -> Value:
     """Return an array in which updates are taken in at computed places.
 
-    Each element reduces all updates: its operations are as many as elements times updates.
+    Many are added up by segments. Else each element reduces all updates: its operations are
+    as many as elements times updates.
     Of equal places the last one is kept where nothing is added up.
     """
     x, starts, update = equation.arrays()
@@ -142,10 +143,13 @@ def scattered(equation: Equation, combine: Callable[[Array, Array], Array]) -> V
     size, count = math.prod(x.shape), math.prod(update.shape)
     if not size or not count:
         return x
+    reduction = REDUCTIONS.get(equation.primitive)
+    if reduction == "sum" and size * count > lines.COMPARED:
+        total = _added(x, update, flat, windows)
+        return combine(x, reshape(xp.astype(total, x.dtype), x.shape))
     own = reshape(arange(x.graph, size, dtypes.int64), (size, 1))
     hits = own == reshape(flat, (1, count))
     values = reshape(update, (1, count))
-    reduction = REDUCTIONS.get(equation.primitive)
     if reduction is None:
         order = arange(x.graph, count, dtypes.int64)
         last = xp.max(xp.where(hits, order, -1), axis=1)
@@ -154,6 +158,26 @@ def scattered(equation: Equation, combine: Callable[[Array, Array], Array]) -> V
     neutral = MONOIDS[reduction].neutral(x.dtype)
     total = getattr(xp, reduction)(xp.where(hits, values, neutral), axis=1)
     return combine(x, reshape(xp.astype(total, x.dtype), x.shape))
+
+
+def _added(x: Array, update: Array, flat: Array, windows: Windows) -> Array:
+    """Return the sums of updates at places of an array in a row, -1: at none.
+
+    The last axes of which updates have all are added up as they lie.
+    """
+    whole: list[int] = []
+    for axis in reversed(range(x.ndim)):
+        own = windows.inside.get(axis, -1)
+        if own < 0 or axis in windows.words or update.shape[own] != x.shape[axis]:
+            break
+        whole.insert(0, own)
+    order = [*[k for k in range(update.ndim) if k not in whole], *whole]
+    part = math.prod(update.shape[k] for k in whole)
+    values, places = (
+        xp.reshape(xp.permute_dims(each, order), (-1, part)) for each in (update, flat)
+    )
+    which = xp.floor_divide(places[:, 0], part) + 1
+    return lines.sums_at(values, which, math.prod(x.shape) // part + 1)[1:]
 
 
 REDUCTIONS: Final = {

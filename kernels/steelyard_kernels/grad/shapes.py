@@ -9,8 +9,7 @@ from typing import Final, TypeAlias
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.along import ALONG
-from steelyard_kernels.array import Array
-from steelyard_kernels.array.lines import spread, sums_at
+from steelyard_kernels.array import Array, lines
 from steelyard_kernels.expression.expr import (
     Along,
     Apply,
@@ -31,11 +30,6 @@ from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import Index, Part, axis, part
 from steelyard_kernels.expression.lines import along, is_order
 from steelyard_kernels.monoids import MONOIDS
-
-COMPARED: Final = 1 << 18
-"""Elements times places that are compared in one launch: beyond 2**14 a core is quicker by
-segments, a GPU where there are some thousand elements.
-"""
 
 # (cotangent, node) -> the cotangents of the operands it may have one for, in order
 Rule: TypeAlias = Callable[[Array, Node], tuple[Callable[[], Array], ...]]
@@ -215,7 +209,7 @@ def _of_gather(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
         rank = len(node.shape)
         which, spread, index = Array(graph, node.which), g, node.index
         used = frozenset[int]().union(*[each.axes for each in index])
-        if math.prod(node.shape) * extent > COMPARED and len(used) < rank:
+        if math.prod(node.shape) * extent > lines.COMPARED and len(used) < rank:
             spread, index = _in_segments(g, node, used)
         else:
             here = xp.expand_dims(which, rank) == Array(
@@ -241,21 +235,20 @@ def _in_segments(
     """
     varied = _varied(node.which)
     own = [k for k in range(g.ndim) if k not in used]  # what is summed
-    lines = [k for k in sorted(used) if k in varied]
+    before = [k for k in sorted(used) if k in varied]
     rest = [k for k in sorted(used) if k not in varied]
-    shapes = [tuple([g.shape[k] for k in each]) for each in (lines, own, rest)]
-    before, summed, behind = shapes
-    count = math.prod(summed)
-    values = xp.permute_dims(g, (*lines, *own, *rest))
-    values = xp.reshape(values, (*before, count, *behind))
+    shapes = [[g.shape[k] for k in each] for each in (before, own, rest)]
+    count = math.prod(shapes[1])
+    values = xp.permute_dims(g, (*before, *own, *rest))
+    values = xp.reshape(values, (*shapes[0], count, *shapes[2]))
     key = tuple([0 if k in rest else slice(None) for k in range(g.ndim)])
     which = Array(g.graph, node.which)[key]
-    left = sorted((*lines, *own))
-    which = xp.permute_dims(which, [left.index(k) for k in (*lines, *own)])
-    which = xp.reshape(which, (*before, count))
-    found = sums_at(values, which, node.arg.shape[node.place])
-    found = xp.moveaxis(found, len(lines), -1)
-    left = [*lines, *rest]
+    left = sorted((*before, *own))
+    which = xp.permute_dims(which, [left.index(k) for k in (*before, *own)])
+    which = xp.reshape(which, (*shapes[0], count))
+    found = lines.sums_at(values, which, node.arg.shape[node.place])
+    found = xp.moveaxis(found, len(before), -1)
+    left = [*before, *rest]
     moved = [axis(left.index(k)) if k in left else Index() for k in range(g.ndim)]
     return found, tuple([each.at(moved, found.shape) for each in node.index])
 
@@ -271,7 +264,7 @@ def _varied(node: Node) -> set[int]:
 def _of_segments(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
     assert isinstance(node, Segments)
     starts, count = Array(g.graph, node.starts), node.arg.shape[node.axis]
-    return (lambda: spread(g, starts, count, node.axis),)
+    return (lambda: lines.spread(g, starts, count, node.axis),)
 
 
 def _inverse(graph: Graph, which: Node, place: int) -> Array:
