@@ -135,6 +135,14 @@ def test_a_baseline_that_git_does_not_know_says_so(project, ref):
     assert told.value.exit_code == USAGE
 
 
+def test_a_commit_that_a_shallow_clone_lacks_can_be_fetched(project, tmp_path):
+    """Continuous integration clones one commit, unless it is told otherwise."""
+    git(project, "commit", "-q", "-a", "-m", "second")
+    git(tmp_path, "clone", "-q", "--depth", "1", project.as_uri(), "shallow")
+    assert "--unshallow" in worktrees.no_commit("HEAD~1", tmp_path / "shallow")
+    assert "--unshallow" not in worktrees.no_commit("HEAD~9", project)
+
+
 def test_a_base_that_does_not_build_says_why_and_is_removed(project, tmp_path):
     """With the end of its log."""
     script = project / "build.py"

@@ -31,6 +31,7 @@ from steelyard.gate.blocks import Point, same_code, unusable, value
 from steelyard.gate.decide import POLICY
 from steelyard.gate.outcome import HEAD, INCOMPARABLE, Finding
 from steelyard.gate.sides import Side
+from steelyard.gate.worktrees import no_commit
 from steelyard.process import runner
 from steelyard.process.runner import Workers
 from steelyard.store.store import Store
@@ -71,9 +72,7 @@ def find(store: Store, name: str, folder: Path) -> Run:
     try:
         return store.find(name)
     except StoreError as error:
-        raise StoreError(
-            f"baseline {name!r} is no commit of {folder}, and {error}"
-        ) from error
+        raise StoreError(f"{no_commit(name, folder)}, and {error}") from error
 
 
 def require_comparable(base: Run, head: Run, store: Store) -> None:

@@ -29,10 +29,16 @@ def require_commit(ref: str, folder: Path) -> str:
     commit = commit_of(ref, folder)
     if commit is None:
         raise SteelyardError(
-            f"baseline {ref!r} is no commit of {folder}. Name a branch, tag or commit "
-            "(fetch it first in a shallow clone), or a stored run."
+            f"{no_commit(ref, folder)}. Name a branch, tag or commit, or a stored run."
         )
     return commit
+
+
+def no_commit(ref: str, folder: Path) -> str:
+    """Say that a ref is none, and what brings it where the clone lacks commits."""
+    shallow = git.output(folder, "rev-parse", "--is-shallow-repository") == "true"
+    why = ", a shallow clone (`git fetch --unshallow` brings the rest)" * shallow
+    return f"baseline {ref!r} is no commit of {folder}{why}"
 
 
 def name_of(ref: str, commit: str) -> str:
