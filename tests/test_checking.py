@@ -8,7 +8,14 @@ from fakes import launching, prepared
 
 from steelyard import BenchmarkError, Builder
 from steelyard.prepare.buffers import Buffers
-from steelyard.prepare.checking import ULPS, Expectation, _some_rows, replay
+from steelyard.prepare.checking import (
+    ULPS,
+    Expectation,
+    _some_rows,
+    replay,
+    root_mean_square,
+    wrong_on_new_data,
+)
 
 
 def expected(body, seed=0):
@@ -308,3 +315,52 @@ def test_so_many_rows_are_kept(shape, kept):
     rows = _some_rows(np.broadcast_to(1.0, shape), np.random.default_rng(0))
     assert len(set(rows.indices.tolist())) == kept
     assert rows.fits(shape)
+
+
+def draws(count, *shapes):
+    """Yield arrays of these shapes as often."""
+    draw = np.random.default_rng(0)
+    for _ in range(count):
+        yield [draw.standard_normal(shape, np.float32) for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    ("work", "shapes"),
+    [
+        (np.matmul, [(64, 128), (128, 64)]),
+        (np.matmul, [(64, 192), (192, 64)]),
+        (lambda x: np.cumsum(x)[-1:], [(1000,)]),
+        (np.dot, [(1000,), (1000,)]),
+        (lambda x: np.mean(x, dtype=np.float32), [(10_000,)]),
+    ],
+)
+def test_sums_that_are_right_on_one_draw_are_right_on_any(work, shapes):
+    """Their errors are those of what they add up, near zero too; a lost term is more."""
+    every = [
+        (work(*data), np.asarray(work(*(x.astype(np.float64) for x in data))), data)
+        for data in draws(100, *shapes)
+    ]
+    usual = [float(np.median([root_mean_square(right) for _, right, _ in every]))]
+
+    def wrong(got, wanted):
+        return wrong_on_new_data({"y": np.asarray(got)}, [wanted], None, None, usual)
+
+    assert not [said for got, wanted, _ in every if (said := wrong(got, wanted))]
+    for _, wanted, (x, *more) in every:
+        x.reshape(-1)[0] = 0
+        assert wrong(work(x, *more), wanted).startswith("on new data, over an older")
+
+
+def test_the_worst_element_is_named_and_what_it_may_be_off():
+    """It says which tolerance the work would meet."""
+    got, wanted = np.array([1, 2, 3, 4], np.float32), np.array([1, 2.05, 4, np.nan])
+    how = {"rtol": 0, "atol": 0.025}
+    said = wrong_on_new_data({"y": got}, [wanted], typical=[1.0], **how)
+    assert (
+        "wrong in 2 of 4 elements: at [3] it holds 4, expected nan within 0.1." in said
+    )
+    said = wrong_on_new_data({"y": got[:3]}, [wanted[:3]], typical=[1.0], **how)
+    assert "wrong in 1 of 3 elements: at [2] it holds 3, expected 4 within 0.1." in said
+    near = {"y": np.array([0.5, 1.0])}, [np.array([0.5 + 2**-40, 1.0])]
+    said = wrong_on_new_data(*near, None, None, typical=[1.0])
+    assert "holds 0.5, expected 0.50000000000090949 within 1.1e-14." in said

@@ -114,6 +114,7 @@ def require_fresh(prepared: PreparedCase) -> None:
     given = described.handles_of("input", "inout")
     data = {handle.name: buffers.drawn(handle, seed) for handle in given}
     wanted = checking.expected_of(described, data)
+    typical = [checking.root_mean_square(r.wanted) for r in prepared.known]
     for older in (True, False):
         buffers.draw(seed)
         if not older:
@@ -121,7 +122,9 @@ def require_fresh(prepared: PreparedCase) -> None:
         prepared.work.launch(1)
         prepared.work.wait()
         left = {handle.name: buffers.read(handle.name) for handle in described.results}
-        wrong = checking.wrong_on_new_data(left, wanted, check.rtol, check.atol)
+        wrong = checking.wrong_on_new_data(
+            left, wanted, check.rtol, check.atol, typical
+        )
         if wrong and any(n in left and buffers.same_as({n: before[n]}) for n in before):
             raise BenchmarkError(
                 f"the work left in {', '.join(left)} what it had for other data: it "

@@ -14,6 +14,7 @@ import math
 import os
 import secrets
 import signal
+import statistics
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -218,6 +219,8 @@ class _Problem:
 
     given: Mapping[str, NDArray[Any]]
     wanted: list[NDArray[Any]]
+    typical: list[float]
+    """The median over problems of each result's root mean square."""
     count: int
 
     @classmethod
@@ -230,11 +233,13 @@ class _Problem:
             return str(answer.get("error", f"{posed} of {count} problems were posed"))
         answers = [path.with_suffix(f".{n}.npy") for n in range(len(case.results))]
         wanted = [np.load(file, mmap_mode="r", allow_pickle=False) for file in answers]
+        sizes = [list(map(checking.root_mean_square, each)) for each in wanted]
+        typical = [statistics.median(each[:posed]) for each in sizes]
         area = Area.opened(path, case.handles, count)
         given = {name: data[:posed] for name, data in area.given.items()}
         for file in (path, *answers):
             file.unlink()
-        return cls(given, wanted, posed)
+        return cls(given, wanted, typical, posed)
 
 
 class _Case:
@@ -258,7 +263,8 @@ class _Case:
         """Say which result of a problem is wrong; nothing of right or unknown ones."""
         left = {name: np.asarray(got[name][number]) for name in self.results}
         wanted = [each[number] for each in problem.wanted]
-        return checking.wrong_on_new_data(left, wanted, *self._tolerances)
+        rtol, atol = self._tolerances
+        return checking.wrong_on_new_data(left, wanted, rtol, atol, problem.typical)
 
 
 class _Rounds:
