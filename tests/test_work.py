@@ -126,3 +126,14 @@ def test_a_form_that_is_not_installed_says_what_to_install(monkeypatch):
     description, buffers = prepared(lambda b: b.launch(print, as_="torch"))
     with pytest.raises(BenchmarkError, match="needs PyTorch, which is not installed"):
         realise(description, buffers)
+
+
+@pytest.mark.parametrize("names", [(), ("out",), ("_0", "_"), ("a b",), ("class",)])
+def test_a_callable_gets_its_arguments_by_place_and_by_name(names):
+    """Whatever the names, and each time the same objects."""
+    seen = []
+    args, keywords = [object(), object()], {name: object() for name in names}
+    work = CallableWork(lambda *a, **k: seen.append((a, k)), *args, **keywords)
+    work.launch(2)
+    assert seen == [(tuple(args), keywords)] * 2
+    assert work.called[1:] == (tuple(args), keywords)

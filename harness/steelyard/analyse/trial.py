@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NotRequired, TypedDict
 
-METHOD_VERSION = 4
+METHOD_VERSION = 5
 """Raised whenever the way of measuring changes; trials of two methods never compare.
 
 1. The CPU, as it was first measured.
@@ -14,6 +14,7 @@ METHOD_VERSION = 4
    another one.
 3. The CPU's buffers of 2 MiB or more lie in huge pages.
 4. What the C library does with freed memory is fixed in processes that measure.
+5. Callables are called with arguments by name as their user would: 0.2 us less.
 """
 
 QUANTITIES: Final = ("kernel", "per_launch", "latency", "build")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
+from keyword import iskeyword
 from typing import Any, Protocol, runtime_checkable
 
 from steelyard.declare.benchmark import Description
@@ -165,18 +166,33 @@ class BoundOnCall(ABC):
         self.bind(*arrays, **keywords).launch()
 
 
+def called(
+    function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]
+) -> Callable[[], Any]:
+    """Return a call of a function as its user writes it.
+
+    A partial copies its keywords in each call: 0.2 us more (Python 3.11).
+    """
+    if not all(name.isidentifier() and not iskeyword(name) for name in keywords):
+        return partial(function, *args, **keywords)
+    values = [f"_{index}" for index in range(len(args) + len(keywords))]
+    named = map("{}={}".format, keywords, values[len(args) :])
+    inside = ", ".join([*values[: len(args)], *named])
+    made: dict[str, Any] = {}
+    exec(f"def bind({', '.join(['_', *values])}): return lambda: _({inside})", made)  # noqa: S102 # of names alone
+    bound: Callable[[], Any] = made["bind"](function, *args, *keywords.values())
+    return bound
+
+
 class CallableWork:
     """A Python callable with its arguments."""
 
     def __init__(
         self, function: Callable[..., Any], /, *args: Any, **keywords: Any
     ) -> None:
-        self._call = partial(function, *args, **keywords)
-
-    @property
-    def called(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        self.called = function, args, keywords
         """What is called, with its arguments by place and by name."""
-        return self._call.func, self._call.args, self._call.keywords
+        self._call = called(function, args, keywords)
 
     def launch(self, count: int = 1) -> None:
         """Call ``count`` times."""
