@@ -13,8 +13,8 @@ from steelyard.errors import SteelyardError
 from steelyard.gate import blocks as blocking
 from steelyard.gate import decide, findings
 from steelyard.gate.blocks import Blocks, Point
-from steelyard.gate.decide import POLICY
-from steelyard.gate.measure import measure
+from steelyard.gate.decide import POLICY, Evidence
+from steelyard.gate.measure import Measured, measure
 from steelyard.gate.sides import Side
 from steelyard.measure import interleave
 
@@ -166,6 +166,21 @@ def test_identical_code_is_not_measured(point):
     said = findings.of([point, other], found, None, POLICY)
     assert [one.verdict for one in said] == [Verdict.IDENTICAL_CODE, Verdict.SAME]
     assert said[0].codes == ("aa", "aa")
+
+
+@pytest.mark.parametrize(("swing", "doubted"), [(0.0, False), (0.3, True)])
+def test_the_same_quickest_windows_are_doubted_where_the_mean_says_little(
+    point, swing, doubted
+):
+    """Every other call a fifth slower passed on a busy machine, without a word."""
+    evidence = Evidence()
+    for number in range(18):
+        evidence = evidence.add(0.0, swing * (number % 3 - 1))
+    (said,) = findings.of(
+        [point], Measured({point.key: evidence}), {point.case.id}, POLICY
+    )
+    assert said.verdict is Verdict.SAME
+    assert said.doubts == (("noisy-mean",) * doubted,) * 2
 
 
 BUILT = {**FACTS, "compiler": "llvm 20", "compiler_hash": "cc"}

@@ -56,6 +56,10 @@ KNOWN: Final = 3
 MEAN: Final = 0.05
 """A change of the mean of all windows below this is none: neighbours are in it."""
 
+UNKNOWN: Final = 2 * MEAN
+"""Half an interval of that mean beyond which it says little of a case that is the same:
+work that is a fifth slower in every other call changes it by as much."""
+
 DEPENDENT: Final = 3
 """By how much blocks that depend on each other understate the error of their mean: of
 an autocorrelation of 0.8 the root of (1 + 0.8) / (1 - 0.8)."""
@@ -149,6 +153,16 @@ def judge(
 def dependent(seen: Mapping[str, Evidence]) -> set[str]:
     """Return the cases whose blocks depend on those before them (`dependence.of`)."""
     return dependence.of({case: one.blocks for case, one in _sound(seen).items()})
+
+
+def noisy_means(seen: Mapping[str, Evidence], policy: Policy) -> set[str]:
+    """Return the cases of whose mean of all windows too little is known."""
+    means = {case: _of_means(one) for case, one in _sound(seen).items()}
+    return {
+        case
+        for case, one in means.items()
+        if one and look(one, _wide(policy)).centre.half() > math.log1p(UNKNOWN)
+    }
 
 
 def look(evidence: Evidence, policy: Policy) -> Look:

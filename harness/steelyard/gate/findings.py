@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from steelyard.analyse.doubts.samples import DEPENDENT_BLOCKS
+from steelyard.analyse.doubts.samples import DEPENDENT_BLOCKS, NOISY_MEAN
 from steelyard.analyse.verdict import Policy, Verdict
 from steelyard.errors import SteelyardError
 from steelyard.gate import decide
@@ -27,6 +27,7 @@ def of(
     """
     judged = decide.judge(measured.times, measured.cycles, policy)
     dependent = decide.dependent(measured.times)
+    noisy = decide.noisy_means(measured.times, policy)
     found = []
     for point in points:
         key = point.key
@@ -38,7 +39,9 @@ def of(
         elif key in judged:
             judgement, note = judged[key]
             verdict = judgement.verdict
-            names = (DEPENDENT_BLOCKS.name,) if key in dependent else ()
+            blind = verdict is Verdict.SAME and key in noisy
+            held = {DEPENDENT_BLOCKS: key in dependent, NOISY_MEAN: blind}
+            names = tuple(doubt.name for doubt, holds in held.items() if holds)
             found.append(
                 finding(
                     point,

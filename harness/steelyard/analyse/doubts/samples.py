@@ -102,6 +102,13 @@ IMPORTED: Final = Doubt(
     "a stored number of another tool is no side of a gate",
 )
 
+NOISY_MEAN: Final = Doubt(
+    "noisy-mean",
+    "a change of some calls alone would not show; gate again on a quieter machine",
+    Act.PRINT,
+    "the quickest windows are the same, and most changes are in these too",
+)
+
 ONE_BLOCK: Final = Doubt(
     "one-block",
     "there is one block, so the interval knows nothing of what differs between "
