@@ -53,11 +53,17 @@ def launches(rows: Sequence[Row], width: int) -> Iterator[RenderableType | str]:
     for row in rows:
         found = row.facts.get("launches", ())
         lines = [
-            (str(number), each["reason"], str(each["bytes"]), each["schedule"])
+            (
+                str(number),
+                each["reason"],
+                str(each.get("times", 1)),
+                str(each["bytes"]),
+                each["schedule"],
+            )
             for number, each in enumerate(found)
         ]
         if lines:
-            heads = ("launch", "computes"), ("bytes", "schedule")
+            heads = ("launch", "computes"), ("times", "bytes", "schedule")
             title = f"launches of {row.point.label}"
             whole = grid(title, *heads, tuple(lines))
             yield from (part.shown() for part in fitting(whole, width))

@@ -80,7 +80,7 @@ class Recent:
         program = built.program
         head, memory = [], None
         if built.parts:
-            head = series.table([step_of(each) for each in built.parts])
+            head = series.table([step_of(each) for each in built.parts], built.order)
             memory = [binding.allocated(e, convention) for e in convention.hidden]
         return self._record(
             convention,

@@ -205,7 +205,8 @@ def _unlike(program: Program, at: Sequence[Point], why: str) -> Unsupported:
 def _form(plan: Plan) -> tuple[Any, ...]:
     """Return what plans at all extents share."""
     lives = [(each.first, each.last) for each in plan.buffers]
-    return *[(each.reads, each.writes) for each in plan.launches], *lives
+    homes = [(each.reads, each.writes) for each in plan.launches]
+    return *homes, *lives, plan.repeats
 
 
 def _part(

@@ -14,7 +14,14 @@ from math import prod
 from typing import Final
 
 from steelyard_kernels.errors import CompilerBug, KernelError
-from steelyard_kernels.expression.expr import Input, Node, Program, Reduce, operands
+from steelyard_kernels.expression.expr import (
+    Input,
+    Node,
+    Program,
+    Reduce,
+    Result,
+    operands,
+)
 from steelyard_kernels.nest.axes import one_space, stored
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan.cuts import MOVED, Cuts, is_product, is_still
@@ -313,7 +320,11 @@ class Groups:
         values = [*one.values, *other.values]
         if one.again or other.again:
             return
-        if self.fits(values, is_one) or self.fits(values, is_kernel):
+        if (
+            any(isinstance(node, Result) for node in values)
+            or self.fits(values, is_one)
+            or self.fits(values, is_kernel)
+        ):  # one loop gives both
             self._join(one, other)
 
     def _try(self, one: Group, other: Group) -> None:

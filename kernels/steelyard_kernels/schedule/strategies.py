@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from math import prod
 from typing import Final, TypeAlias
 
-from steelyard_kernels.errors import KernelError
+from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.expression.expr import (
     Along,
+    Apply,
     Arange,
+    Broadcast,
+    Cast,
     Dot,
-    Input,
     Node,
     Program,
     Reduce,
     Reshape,
     Result,
-    Row,
+    everywhere,
     operands,
 )
+from steelyard_kernels.expression.rows import in_memory
 from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.nest.axes import beyond, one_space, stored
 from steelyard_kernels.nest.places import walks
@@ -78,36 +81,42 @@ def is_nothing(program: Program) -> bool:
 
 def is_one(program: Program) -> bool:
     """Say whether a program is one kernel for certain, without a look at its parts."""
-    if program.chains:
-        return True
-    if any(isinstance(node, Result) for node in program.nodes):
-        return not _may_overflow(program)
+    if program.chains or any(isinstance(node, Result) for node in program.nodes):
+        return _is_held(_computed(program)) and _updates_late(program)
     if any(map(is_long, program.nodes)):
         return False
     kind = strategy(program)
     if is_nothing(program):
         return True
     if kind == "carries":
-        sizes = [*map(_products, program.nodes)]
-        few = sum(sizes) <= MOST_HELD and max(sizes) <= MOST_HELD // 8
-        return few or not all(map(walks, beyond(program)))
+        return _is_held(program.nodes) or not all(map(walks, beyond(program)))
     if kind == "loops" or not one_space(program):
         return False
     return in_place(program, rows=kind == "rows")
 
 
-def _may_overflow(program: Program) -> bool:
-    """Say whether anything beside loops has more elements than registers hold."""
-    from steelyard_kernels.nest.carried.registers import MOST_ELEMENTS
+def _is_held(nodes: Iterable[Node]) -> bool:
+    """Say whether registers hold all that nodes compute better than launches would."""
+    sizes = [*map(_products, nodes)]
+    return sum(sizes) <= MOST_HELD and max(sizes, default=0) <= MOST_HELD // 8
 
-    beside = [n for n in program.nodes if not isinstance(n, Result | Row | Input)]
-    read = [arg for node in beside for arg in operands(node)]
-    every = [*beside, *read, *map(stored, program.outputs)]
-    return any(
-        _products(node) > MOST_ELEMENTS
-        for node in every
-        if not (isinstance(node, Result) and node.stacks)
-    )
+
+def _computed(program: Program) -> Iterator[Node]:
+    """Yield what a program with loops computes, and what of memory it computes with."""
+    for node in everywhere(program.nodes):
+        if not in_memory(node):
+            yield node
+            if isinstance(node, Apply | Cast | Broadcast | Reduce | Dot | Along):
+                yield from filter(in_memory, operands(node))
+
+
+def _updates_late(program: Program) -> bool:
+    """Say whether no chain or thread, of any device, overwrites what others still read."""
+    try:
+        check_updates(program, "carries", "cuda")
+    except Unsupported:
+        return False
+    return True
 
 
 def is_long(node: Node, least: int = LONG) -> bool:
@@ -161,6 +170,12 @@ def heuristic(program: Program, device: Device, *, aligned: bool = True) -> Sche
     """Return the best predicted of the candidates that are likely to be it."""
     likely, predict = _space(program, device, aligned=aligned, likely=True)
     return min(likely, key=lambda schedule: predict(schedule).total)
+
+
+def best(program: Program, device: Device) -> float:
+    """Return what the heuristic's schedule is predicted to take, in nanoseconds."""
+    likely, predict = _space(program, device, aligned=True, likely=True)
+    return min([predict(schedule).total for schedule in likely])
 
 
 def _space(
