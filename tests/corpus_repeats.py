@@ -158,6 +158,19 @@ def noisy(x, key):
     )
 
 
+def looked_up(x, at, table):
+    """Multiply by matrices that each chain chooses, and by one that is its own."""
+
+    def step(c, i):
+        w = xp.take(table, (at + i) % 5, axis=0)
+        c = (c @ w) * 0.25 + xp.flip(c)
+        own = c[:, None] * x
+        return c, (c @ own, xp.max(own, axis=0))
+
+    last, (every, tops) = xp.scan(step, x, xp.arange(3))
+    return last, every, tops
+
+
 def ordered(x):
     """Put a line in order in each turn, one way and the other."""
     return xp.fori_loop(0, 3, lambda i, c: xp.sort(c * -1.0), x)
@@ -232,6 +245,24 @@ REPEATS = [
             (rng.uniform(-1, 1, (3, 4100)) * [[8], [0.1], [1]]).astype(np.float32)
         ],
     ),
+    Row(
+        "chains of length",
+        vmap(of_length),
+        data=lambda rng: [
+            rng.uniform(-1, 1, (4, 4100)).astype(np.float32),
+            np.array([0, 3, -1, 1]),
+        ],
+    ),
+    Row(
+        "chains look up",
+        vmap(looked_up, (0, 0, None)),
+        data=lambda rng: [
+            rng.uniform(-1, 1, (3, 65)).astype(np.float32),
+            np.array([2, 0, 9]),
+            rng.uniform(-1, 1, (5, 65, 65)).astype(np.float32),
+        ],
+    ),
+    Row("chains nested", vmap(nested, (0, None)), "2,2,1,2,65 65,65", data="unit"),
     Row("rows overwritten", lambda x, w: {"x": recurrent(x, w)[1]}, "3,1,65 65,65"),
     Row(
         "carry overwritten",

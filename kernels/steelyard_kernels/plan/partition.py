@@ -9,6 +9,7 @@ from math import inf
 from typing import Final
 
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression.batched import batched
 from steelyard_kernels.expression.expr import (
     Along,
     Handed,
@@ -21,7 +22,6 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.nest.axes import stored
 from steelyard_kernels.plan.bodies import Body
-from steelyard_kernels.plan.chains import chain_by_chain
 from steelyard_kernels.plan.chunks import in_chunks
 from steelyard_kernels.plan.cuts import Cuts
 from steelyard_kernels.plan.groups import Groups
@@ -50,14 +50,15 @@ def _of_loops(program: Program, device: Machine | Gpu) -> Plan | None:
     """Return the launches of loops and chains; None if one kernel had better hold all."""
     one = in_registers(program, device)
     if program.chains:
-        plan: Plan | None = chain_by_chain(program, partial(_planned, device=device))
+        plan: Plan | None = _planned(batched(program), device)
     else:
         shown = [output for output in program.outputs if not output.hidden]
         program = replace(program, outputs=tuple(shown))  # the plan has memory
         plan = _of_nests(program, device)
     if plan is None or one == inf:
         return plan
-    return plan if plan.repeats and in_turns(plan, device) < one else None
+    apart = program.chains or plan.repeats
+    return plan if apart and in_turns(plan, device) < one else None
 
 
 def _of_nests(program: Program, device: Machine | Gpu) -> Plan | None:
@@ -114,12 +115,22 @@ def _of_body(body: Body, device: Machine | Gpu) -> float:
 def _planned(program: Program, device: Machine | Gpu) -> Plan:
     """Return the launches of a program, which may be one."""
     plan = None if is_one(program) else partition(program, device)
-    if plan is None:
-        nodes, names = program.nodes, [output.name for output in program.outputs]
-        reason = reason_of(nodes, [output.value for output in program.outputs])
-        reads = tuple(node.name for node in program.inputs)
-        plan = Plan((Launch(program, reads, tuple(names), reason),), (), 0, 0)
-    return plan
+    return _alone(program) if plan is None else plan
+
+
+def _alone(program: Program) -> Plan:
+    """Return a program that is one kernel as one launch."""
+    values, inputs = [output.value for output in program.outputs], program.inputs
+    read = {node.number for node in program.nodes}
+    into = [None if o.updates is None else inputs[o.updates] for o in program.outputs]
+    updates = [node.number if node and node.number in read else None for node in into]
+    made, reads = Pieces(program.name).of(values, set(), updates)
+    homes = [node.name for node in reads if isinstance(node, Input)]
+    names, reason = (
+        [output.name for output in program.outputs],
+        reason_of(program.nodes, values),
+    )
+    return Plan((Launch(made, tuple(homes), tuple(names), reason),), (), 0, 0)
 
 
 def _walks_apart(program: Program, plan: Plan, device: Machine | Gpu) -> bool:
