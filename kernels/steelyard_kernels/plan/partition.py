@@ -29,10 +29,14 @@ from steelyard_kernels.plan.homes import Laid, reason_of
 from steelyard_kernels.plan.launches import Launch, Plan
 from steelyard_kernels.plan.pieces import Group, Pieces
 from steelyard_kernels.plan.rates import is_kernel, predicted, rates_of
-from steelyard_kernels.plan.ways import in_registers, in_turns
+from steelyard_kernels.plan.ways import (
+    in_registers,
+    in_turns,
+    least_in_turns,
+    turns_of,
+)
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
-from steelyard_kernels.schedule.model_carries import UNKNOWN_LENGTH
 from steelyard_kernels.schedule.strategies import heuristic, is_one
 
 MOST_NESTED: Final = 4
@@ -49,6 +53,8 @@ def partition(program: Program, device: Machine | Gpu) -> Plan | None:
 def _of_loops(program: Program, device: Machine | Gpu) -> Plan | None:
     """Return the launches of loops and chains; None if one kernel had better hold all."""
     one = in_registers(program, device)
+    if one <= least_in_turns(program, device):
+        return None
     if program.chains:
         plan: Plan | None = _planned(batched(program), device)
     else:
@@ -57,7 +63,7 @@ def _of_loops(program: Program, device: Machine | Gpu) -> Plan | None:
         plan = _of_nests(program, device)
     if plan is None or one == inf:
         return plan
-    apart = program.chains or plan.repeats
+    apart = program.chains > 1 or plan.repeats
     return plan if apart and in_turns(plan, device) < one else None
 
 
@@ -98,8 +104,8 @@ def _bodies(program: Program, device: Machine | Gpu) -> dict[int, Body]:
         results = [n for n in program.nodes if isinstance(n, Result) and n.loop is loop]
         memory = {node.number for node in body.stored}
         alone, _ = Pieces(program.name).of(results, memory)
-        one = in_registers(alone, device)
-        if one == inf or _of_body(body, device) < one:
+        one, least = in_registers(alone, device), least_in_turns(alone, device)
+        if one == inf or (least < one and _of_body(body, device) < one):
             found[id(loop)] = body
     return found
 
@@ -108,8 +114,7 @@ def _of_body(body: Body, device: Machine | Gpu) -> float:
     """Return what all turns of a loop take as launches."""
     parts = [part for part in (body.turn, body.condition) if part is not None]
     each = sum([in_turns(part.plan, device) for part in parts])
-    length = body.loop.length
-    return each * (length if isinstance(length, int) else UNKNOWN_LENGTH)
+    return each * turns_of(body.loop)
 
 
 def _planned(program: Program, device: Machine | Gpu) -> Plan:

@@ -13,6 +13,7 @@ from typing import Final
 from steelyard_kernels.dtypes import float32
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import (
+    Loop,
     Node,
     Program,
     Result,
@@ -78,6 +79,17 @@ def _inner(program: Program) -> Iterator[Node]:
     """Yield the nodes of loops' bodies."""
     for loop in loops(program.nodes):
         yield from everywhere(loop.nodes)
+
+
+def turns_of(loop: Loop) -> int:
+    """Return how many turns a loop is taken to have."""
+    return loop.length if isinstance(loop.length, int) else UNKNOWN_LENGTH
+
+
+def least_in_turns(program: Program, device: Machine | Gpu) -> float:
+    """Return what launches take at least: one in each turn."""
+    launch = LAUNCH_NS if isinstance(device, Gpu) else CALL_NS
+    return launch * sum(map(turns_of, loops(program.nodes)))
 
 
 def in_turns(plan: Plan, device: Machine | Gpu) -> float:

@@ -14,6 +14,7 @@ from steelyard_kernels.expression.expr import (
     Arange,
     Broadcast,
     Cast,
+    Chains,
     Dot,
     Node,
     Program,
@@ -104,7 +105,7 @@ def _is_held(nodes: Iterable[Node]) -> bool:
 def _computed(program: Program) -> Iterator[Node]:
     """Yield what a program with loops computes, and what of memory it computes with."""
     for node in everywhere(program.nodes):
-        if not in_memory(node):
+        if not (in_memory(node) or isinstance(node, Chains)):
             yield node
             if isinstance(node, Apply | Cast | Broadcast | Reduce | Dot | Along):
                 yield from filter(in_memory, operands(node))

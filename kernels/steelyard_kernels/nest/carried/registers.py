@@ -76,8 +76,8 @@ class Registers:
         if prod(shape) > MOST_ELEMENTS:
             raise Unsupported(
                 f"{self.name}: {self.doing} a value of shape {shape} takes registers for "
-                f"{prod(shape)} elements, at most {MOST_ELEMENTS} are held; compute it in "
-                "parts: rows in a scan, or NumPy before the kernel."
+                f"{prod(shape)} elements, at most {MOST_ELEMENTS} are held; leave the "
+                "schedule out, so that launches compute it."
             )
 
     def checked(self, shape: Shape) -> tuple[Vector, ...]:
