@@ -128,6 +128,18 @@ def places(x, which):
     return xp.scan(step, xp.zeros_like(x[:, 0]), (x_, which))
 
 
+def reshaped(x):
+    """Read rows that lie in another shape, every other one, and at numbers of a byte."""
+    rows = xp.reshape(x, (-1, 4100))
+
+    def step(i, c):
+        near = xp.take(rows, xp.astype(i * 100 + 1, "uint8"), axis=0)  # 1, 101, 201
+        return c * 0.5 + xp.take(rows, 2 * i + 1, axis=0) + near
+
+    last = xp.fori_loop(0, 3, step, xp.zeros((4100,), x.dtype))
+    return xp.scan(lambda c, row: (c * 0.5 - row, None), last, rows)[0]
+
+
 def descended(w, x, y):
     """Go down a gradient, and keep what there was to lose."""
 
@@ -232,6 +244,7 @@ REPEATS = [
             np.array([2, 9, -1]),
         ],
     ),
+    Row("reshaped", reshaped, "2,3,4100; 24600", data="unit"),
     Row("descended", descended, "40,10 70,40 70,10", data="unit"),
     Row("through", through, "3,2,65 65,65", data="unit"),
     Row("noisy", noisy, data=key_of),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from steelyard_kernels.expression.expr import (
     Apply,
@@ -40,7 +40,7 @@ from steelyard_kernels.expression.rewrite import Again
 from steelyard_kernels.expression.rows import gathered_row
 from steelyard_kernels.nest.carried.layout import FUNCTION
 from steelyard_kernels.ops import OPERATIONS
-from steelyard_kernels.plan.cuts import spreads
+from steelyard_kernels.plan.cuts import nbytes, spreads
 from steelyard_kernels.plan.launches import Launch, Plan, roots
 
 Planner: TypeAlias = Callable[[Program], Plan]
@@ -48,12 +48,15 @@ Planner: TypeAlias = Callable[[Program], Plan]
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a body reads: a carry, an array, or of an array row `scale` * turn + `first`."""
+    """What a turn reads: a carry, an array, or a row of one.
+
+    A row begins `first` bytes behind its array's begin, and `step` more in each turn.
+    """
 
     node: Node
-    scale: int = 0
-    first: int = 0
     is_row: bool = False
+    first: int = 0
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +194,9 @@ class Body:
         place = linear(node.index, self.loop)
         if place is None or array.number in self._inside:
             return None
-        return Read(array, scale * place[0], scale * place[1] + first, is_row=True)
+        size = nbytes(node)
+        first, step = (scale * place[1] + first) * size, scale * place[0] * size
+        return Read(array, True, first, step)
 
     def _gathered(
         self, graph: Graph, node: Node, made: Mapping[int, Node]
@@ -208,12 +213,21 @@ def _is_zero(node: Node) -> bool:
 
 def _is_counted(node: Node) -> bool:
     """Say whether a node is little work on numbers of places, constants and scalars."""
-    if isinstance(node, Apply):
-        little = OPERATIONS[node.op].cost.cpu < FUNCTION
-        return little and all(map(_is_counted, node.args))
-    if isinstance(node, Cast | Broadcast | View | Reshape):
-        return _is_counted(node.arg)
-    return isinstance(node, Scalar | Constant | Arange)
+    pending, seen, work = [node], set[int](), 0.0
+    while pending and work < FUNCTION:
+        node = pending.pop()
+        if node.number in seen:
+            continue
+        seen.add(node.number)
+        pending += operands(node)
+        if isinstance(node, Apply):
+            work += OPERATIONS[node.op].cost.cpu
+        elif not isinstance(node, COUNTED):
+            return False
+    return work < FUNCTION
+
+
+COUNTED: Final = (Scalar, Constant, Arange, Cast, Broadcast, View, Reshape)
 
 
 def _in_memory(node: Node) -> tuple[Node, int, int]:
@@ -228,7 +242,10 @@ def _in_memory(node: Node) -> tuple[Node, int, int]:
             break
         scale, first = scale * step, first * step + start.constant
         node = node.arg
-    return node, scale, first
+    array = node
+    while isinstance(array, Reshape):
+        array = array.arg
+    return (array if isinstance(array, Input | Result) else node), scale, first
 
 
 def _swapped(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from math import prod
 
 from steelyard_kernels.expression.expr import Node, Parameter, Scalar
 from steelyard_kernels.plan import buffers
@@ -233,8 +232,7 @@ class Repeated:
         home = home_of(node)
         if not read.is_row:
             return home
-        size = prod(node.shape[1:]) * node.dtype.bytes
-        return Walk(home, home, number, read.first * size, read.scale * size)
+        return Walk(home, home, number, read.first, read.step)
 
     def _carried(self, place: int, number: int) -> Home:
         begin, other = self.homes[place]

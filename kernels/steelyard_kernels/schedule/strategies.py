@@ -40,8 +40,8 @@ LONG: Final = 1 << 20
 """Elements: some hundred microseconds of a core, which a launch is nothing beside."""
 
 MOST_HELD: Final = 8192
-"""Elements of all values without loops, products of sums among them, that registers hold
-better than launches, an eighth of them in one value.
+"""Elements of all values, products of sums among them, that registers hold better than
+launches, an eighth of them in one value.
 
 A launch more costs 20 ns on a CPU and 2 us on a GPU; a text of so many is built in a
 second, one of 24,000 in 2.3 (that of 60 launches in 0.4).
