@@ -180,7 +180,9 @@ class Recent:
                 for place, name, code in convention.scalars
                 if code in {"d", "q"}
             ),
-            needed=len(convention.scalars) if self._defaults is None else 0,
+            needed=len({name for _, name, _ in convention.scalars})
+            if self._defaults is None
+            else 0,
             result=kind,
             results=numbers,
             keys=keys,
