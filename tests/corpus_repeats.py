@@ -55,6 +55,20 @@ def of_length(x, n):
     return xp.fori_loop(0, n, lambda i, c: xp.roll(c, 1) * 0.5 + 1.0, x)
 
 
+def more_each_turn(x, n):
+    """Take more inner turns in each outer one, by its number and by a carry."""
+
+    def moved(i, c):
+        return xp.roll(c, 1) * 0.5 + xp.astype(i, "float32")
+
+    def step(i, c):
+        x, count = c
+        x = xp.fori_loop(0, i, moved, x)
+        return xp.fori_loop(0, count, moved, x), count * 2 - n
+
+    return xp.fori_loop(0, 3, step, (x, n))
+
+
 def exchanged(x, y):
     """Exchange two carries, one of which changes, and leave a third."""
 
@@ -229,6 +243,14 @@ REPEATS = [
             ],
         )
         for n in (-2, 0, 1, 4)
+    ),
+    Row(
+        "more each turn",
+        more_each_turn,
+        data=lambda rng: [
+            rng.uniform(-1, 1, 4101).astype(np.float32),
+            np.asarray(2),
+        ],
     ),
     Row("exchanged", exchanged, "4200 4200; 65,64 65,64", "float32 int32"),
     Row("swapped", swapped, "4200 4200", "bool uint8 float64"),

@@ -74,7 +74,8 @@ class Run:
     def turns(self, which, inside, numbers):
         """Run a repeat; return how many turns there were."""
         repeat = self.plan.repeats[which]
-        for turn in range(self.length(repeat)):
+        length = self.length(repeat, numbers)
+        for turn in range(length):
             self.memory.turns[which] = turn
             place = repeat.first
             while place <= repeat.last:
@@ -82,16 +83,16 @@ class Run:
                 if asked and not self.memory.word(repeat.test[1], "bool"):
                     return turn
                 place = self.next(place, inside, {**numbers, repeat.index: turn})
-        return max(self.length(repeat), 0)
+        return max(length, 0)
 
-    def length(self, repeat):
+    def length(self, repeat, numbers):
         """Return how many turns there are at most."""
         if repeat.odd is not None:
             return self.memory.odd[repeat.odd]
         if repeat.given is None:
             return repeat.length
-        if repeat.given in self.scalars:
-            return self.scalars[repeat.given]
+        if repeat.given in numbers:
+            return numbers[repeat.given]
         return int(self.memory.word(repeat.given, "int64"))
 
     def once(self, number, numbers):

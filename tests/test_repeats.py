@@ -290,7 +290,7 @@ def test_constants_of_a_loop_are_stored_once():
 def test_extents_of_a_loop_of_launches_are_known():
     """Steps and lengths are numbers of the plan: one sentence says what to do."""
     shorter = runtime(recurrent, x=(Extent("steps", 40),))
-    with pytest.raises(Unsupported, match="they are other launches; declare fewer"):
+    with pytest.raises(Unsupported, match="its loops are repeated launches; declare"):
         shorter(*drawn((5, 1, 128), (128, 128)))
 
 

@@ -146,8 +146,12 @@ def _ranged(
     if not plans:
         own = {point: every[0] for point, every in fresh.items() if every}
         return Ranged(alike, None, (_part(made, own, at, bounds, asked),))
-    if len(plans) < len(found) or len({_form(each) for each in plans}) > 1:
-        raise _unlike(made[0], at, "they are other launches")
+    repeats = any(plan.repeats for plan in plans)
+    if repeats or len(plans) < len(found) or len({_form(e) for e in plans}) > 1:
+        why = (
+            "its loops are repeated launches" if repeats else "they are other launches"
+        )
+        raise _unlike(made[0], at, why)
     most = plan_of(replace(asked, program=simplify(trace(bounds))))
     if most is None or _form(most) != _form(plans[0]):
         most = plans[0]
@@ -205,8 +209,7 @@ def _unlike(program: Program, at: Sequence[Point], why: str) -> Unsupported:
 def _form(plan: Plan) -> tuple[Any, ...]:
     """Return what plans at all extents share."""
     lives = [(each.first, each.last) for each in plan.buffers]
-    homes = [(each.reads, each.writes) for each in plan.launches]
-    return *homes, *lives, plan.repeats
+    return *[(each.reads, each.writes) for each in plan.launches], *lives
 
 
 def _part(

@@ -46,7 +46,7 @@ class _Order:
         self.plan, self.scalars = plan, scalars
         self.slots: list[Slot] = []
         self.records: list[Record] = []
-        self._homes: dict[Home | None, int] = {}
+        self._homes: dict[object, int] = {}
         self._moves: dict[int, list[Record]] = {}
         self._begun: dict[int, int] = {}  # where repeats begin
         moved = []
@@ -61,9 +61,8 @@ class _Order:
                 elif slot.kind == "scalar" and slot.name in around:
                     self.slots[place] = Slot("extent", 0, slot.name)
                     self._count(place, around[slot.name])
+        self._lengths = {n: self._length(n) for n in range(len(plan.repeats))}
         for repeat in plan.repeats:  # before an outer one's moves are said
-            if repeat.given is not None and repeat.given not in scalars:
-                self._home(repeat.given)
             if repeat.test is not None:
                 self._home(repeat.test[1])
         for number in range(len(plan.launches)):
@@ -86,6 +85,23 @@ class _Order:
         record = turns.MOVE, repeat, place, 1, zero, zero
         self._moves.setdefault(repeat, []).append(record)
 
+    def _length(self, n: int) -> tuple[int, int] | None:
+        """Return how a repeat is told its length, if it is, and the place of that word."""
+        given = self.plan.repeats[n].given
+        around = {self.plan.repeats[m].index: m for m in self._around(n)}
+        if isinstance(given, str) and given in around:
+            place = self._word(("turn", n), Slot("extent", 0, given))
+            self._count(place, around[given])
+            return turns.TAKE, place
+        if isinstance(given, str) and given in self.scalars:
+            return turns.TAKE, self._word(given, Slot("scalar", 0, given))
+        return None if given is None else (turns.COUNT, self._home(given))
+
+    def _around(self, n: int) -> list[int]:
+        """Return the repeats that a repeat is in, the outermost first."""
+        every = self.plan.around(self.plan.repeats[n].first)
+        return every[: every.index(n)]
+
     def _home(self, home: Home, shift: int = 0) -> int:
         """Return the place of a word that has a home's address and so many bytes."""
         if isinstance(home, Walk):
@@ -99,7 +115,7 @@ class _Order:
         offset = self.plan.buffers[home].offset + shift
         return self._word(shifted, Slot("input", offset, WORKSPACE))
 
-    def _word(self, key: Home | None, slot: Slot) -> int:
+    def _word(self, key: object, slot: Slot) -> int:
         if key not in self._homes:
             self._homes[key] = len(self.slots)
             self.slots.append(slot)
@@ -121,17 +137,15 @@ class _Order:
                 self._end(n, repeat)
 
     def _begin(self, n: int, repeat: Repeat) -> None:
-        given = repeat.given
         if repeat.odd is not None:
             self._begun[n] = len(self.records)
             self.records.append((turns.ODD, self._begun[repeat.odd], 0))
             return
-        self._begun[n] = len(self.records) + (given is not None)
-        if isinstance(given, str) and given in self.scalars:
-            place = self._word(given, Slot("scalar", 0, given))
-            self.records.append((turns.TAKE, self._begun[n], place))
-        elif given is not None:
-            self.records.append((turns.COUNT, self._begun[n], self._home(given)))
+        told = self._lengths[n]
+        self._begun[n] = len(self.records) + (told is not None)
+        if told is not None:
+            kind, place = told
+            self.records.append((kind, self._begun[n], place))
         self.records.append((turns.BEGIN, repeat.length, 0))
         for kind, _, *rest in self._moves.get(n, ()):
             self.records.append((kind, self._begun[n], *rest))
