@@ -138,6 +138,19 @@ def viewed(x, xs):
     return last, every, tops, xp.mean(every, axis=0)
 
 
+def reshaped_rows(x):
+    """Read rows of six by five elements that lie in another shape, and keep them so."""
+
+    def step(c, row):
+        c = c * 0.5 + row
+        return c, c
+
+    rows = xp.reshape(x, (6, 5))
+    last, kept = xp.scan(step, xp.zeros((5,), x.dtype), rows)
+    back = xp.scan(step, xp.zeros((3,), x.dtype), xp.reshape(kept, (10, 3)))[0]
+    return last, back
+
+
 def looked_up(x, table, tokens, pairs):
     """Take rows and elements at places that are read, computed and carried."""
 
@@ -315,6 +328,7 @@ LOOPS = [
     ),
     Row("both ways", both_ways, "5 13,5; 1 1,1; 17 2,17", data="unit"),
     Row("viewed", viewed, "5 5,9; 1 1,3; 33 33,2; 3:float64 3,4:float64", data="unit"),
+    Row("reshaped rows", reshaped_rows, "2,3,5; 30; 5,6; 10,3,1", data="unit"),
     Row("looked up", looked_up, data=tokens, times=3),
     Row("loop in loop", loop_in_loop, "3 4,3; 40 3,40; 1 0,1", data="unit"),
     Row("gathered", gathered, "3; 33"),

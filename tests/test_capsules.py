@@ -85,6 +85,17 @@ def python(b):
     x = b.input((8,), "float32")
     y = b.output((8,), "float32")
     return b.launch(np.copyto, y, x)
+
+
+@kernel
+def turned(x):
+    return xp.fori_loop(0, 3, lambda i, c: xp.roll(c, 1) * 0.5, x)
+
+
+@benchmark()
+def turns(b):
+    x = b.input((5000,), "float32")
+    return b.launch(turned, x)
 """
 
 QUICK = ("--blocks", "1", "--timeout", "600")
@@ -239,13 +250,17 @@ def test_wrong_results_are_found_by_the_known_rows(project, tmp_path):
     assert len(places) == 64
 
 
-def test_work_that_calls_python_has_no_capsule(project, tmp_path):
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [("python", "calls Python"), ("turns", "repeats launches of a loop")],
+)
+def test_other_work_has_no_capsule(project, tmp_path, case, why):
     """Said before anything is measured, and nothing is written."""
     place = tmp_path / "p.syc"
     where = ("-o", place, "--store", tmp_path / "s.db")
-    code, said = steelyard("capsule", "python", project / "suite.py", *QUICK, *where)
+    code, said = steelyard("capsule", case, project / "suite.py", *QUICK, *where)
     assert code == 2
-    assert "calls Python" in said
+    assert why in said
     assert "kernel/cold" not in said
     assert not place.exists()
     assert not (tmp_path / "s.db").exists()

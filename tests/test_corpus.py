@@ -19,10 +19,12 @@ from pathlib import Path
 
 import corpus_lines as lines
 import corpus_loops as loops
+import corpus_repeats as repeats
 import corpus_rows as rows
 import corpus_views as views
 import gpu
 import numpy as np
+import plans
 import pytest
 import simt
 import simt_tiles
@@ -37,6 +39,7 @@ from steelyard_kernels.function import kernel
 from steelyard_kernels.ir.printing import text
 from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.nest.places import nest_of
+from steelyard_kernels.plan import partition
 from steelyard_kernels.schedule import carries, legality, strategies
 from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.targets import device, machine, parse
@@ -123,8 +126,23 @@ def on_cpu(made, arrays, scalars, schedule, *, aligned):
 
 
 def on_threads(made, arrays, scalars, schedule, *, aligned):
-    """Run the loop kernel of a GPU in `simt`, which finds races."""
+    """Run the loop kernel of a GPU in `simt`, which finds races; or all of a plan's."""
     program = simplify(made.program(*arrays))
+    if schedule is None:
+        plan = partition.partition(program, GPUS[ARCH])
+        return plans.launched(program, plan, arrays, scalars, of_plan)
+    return by_threads(program, arrays, scalars, schedule, aligned=aligned)
+
+
+def of_plan(program, aligned, arrays, scalars):
+    """Run one launch of a plan."""
+    program = simplify(program)
+    schedule = strategies.heuristic(program, GPUS[ARCH], aligned=aligned)
+    return by_threads(program, arrays, scalars, schedule, aligned=aligned)
+
+
+def by_threads(program, arrays, scalars, schedule, *, aligned):
+    """Run one kernel under a schedule."""
     lowered = strategies.lower(program, schedule, GPUS[ARCH], aligned=aligned)
     verify(lowered.kernel, "cuda")
     if lowered.kernel.shared or lowered.kernel.cluster > 1:
@@ -143,7 +161,7 @@ def compiled(target):
         )
         if not GPU:
             return None
-        if built.shared:  # bulk copies take tensors, which binding makes
+        if built.shared or built.parts:  # bulk copies take tensors, which binding makes
             there = [cuda.copy_of(gpu.context(), array) for array in arrays]
             work = made.bind(*there, schedule=schedule, **scalars)
             work.launch()
@@ -194,6 +212,25 @@ RUNS = [
     # What is compiled and not run is held to one of a row's cases.
     for case in row.cases[: None if GPU or target.runs else 1]
 ]
+
+
+@pytest.mark.parametrize(
+    ("case", "target"),
+    [
+        pytest.param(case, target, id=f"{target.name}-{case.name}")
+        for row in repeats.REPEATS
+        for target in TARGETS.values()
+        if target.runs or target.name == "cuda"
+        for case in row.cases[: None if GPU or target.runs else 1]
+    ],
+)
+def test_a_loop_of_launches_is_right(case, target):
+    """As the heuristic has it, of any number of turns."""
+    made, arrays = case.made, case.arrays()
+    built = made.build(*[(a.shape, a.dtype) for a in arrays])
+    assert taken(built).plan
+    seen = target.run(made, arrays, case.scalars, None, aligned=True)
+    compare_all(expected(case), seen)
 
 
 def compare_all(expected, seen):

@@ -9,7 +9,7 @@ import shell
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard_device import install, llvm
+from steelyard_device import install, llvm, turns
 from steelyard_device.cuda import driver as cuda_driver
 from steelyard_device.cuda import launch as cuda_launch
 from steelyard_device.cuda import native as cuda_native
@@ -19,6 +19,7 @@ from steelyard_device.cuda.graph import Chain
 from steelyard_device.cuda.issue import Issued
 from steelyard_device.cuda.launch import Launch, Rotation, extents, packed
 from steelyard_device.cuda.module import Attributes, Function, check_whole
+from steelyard_device.cuda.series import Series
 from steelyard_device.errors import DeviceError
 
 DEVICE = Device(0, "a GPU", "GPU-0", "sm_90a", 132, 60 << 20, 1 << 30)
@@ -45,6 +46,8 @@ class Recorder:
             "pop": [words],
             "graph": [word, word],
             "capturing": [word, ctypes.POINTER(ctypes.c_int32)],
+            "copy": [word, word, ctypes.c_size_t, word],
+            "replace": [word, word],
         }
         self._kept = [
             ctypes.CFUNCTYPE(ctypes.c_int32, *shape)(getattr(self, name))
@@ -91,6 +94,18 @@ class Recorder:
     def capturing(self, _stream, state):
         """Stand in for cuStreamIsCapturing."""
         state[0] = self.recorded
+        return 0
+
+    def copy(self, to, source, size, stream):
+        """Stand in for cuMemcpyDtoHAsync, of memory that is the host's here."""
+        self.calls.append(("copy", size, stream))
+        ctypes.memmove(to, source, size)
+        return self.fails.get("copy", 0)
+
+    def replace(self, tensor, address):
+        """Stand in for cuTensorMapReplaceAddress: the address is its first word."""
+        assert tensor % 64 == 0
+        ctypes.c_uint64.from_address(tensor).value = address or 0
         return 0
 
     def launched(self):
@@ -331,6 +346,113 @@ def test_launches_in_a_graph_are_updated_where_they_lie(driver, monkeypatch):
     driver.recorded = 1
     chain.launch(2)
     assert driver.launched() == [3, 9, 3, 9]
+
+
+def series(order, words, *arguments, **around):
+    """Return launches of one argument each in an order."""
+    launches = [Launch(function(8), [each], grid=1, block=1) for each in arguments]
+    return Series(launches, order, words, **around)
+
+
+WALK = [
+    (turns.BEGIN, 4, 4),
+    (turns.MOVE, 0, 1, 16, 2, 3),
+    (turns.KERNEL, 1),
+    (turns.END, 0),
+    (turns.KERNEL, 0),
+]
+"""Four turns of the second launch, whose word is 100 or 200 and 16 more each turn."""
+
+
+def test_a_series_moves_words_from_turn_to_turn(driver):
+    """Of two homes that alternate, and by a step; each run begins anew."""
+    made = series(WALK, [100, 200], 7, 8)
+    walked = [100, 216, 132, 248, 7]
+    made.launch(2)
+    assert driver.launched() == walked * 2
+    made.give([0, 1000])
+    made.window(1)
+    assert driver.launched()[10:] == [0, 1016, 32, 1048, 7]
+    assert driver.calls[-1] == ("wait", 0x57)
+
+
+def test_a_series_may_stand_between_other_launches(driver):
+    """Its records and words are where they are all the same."""
+    others = [Launch(function(8), [each], grid=1, block=1) for each in (1, 2)]
+    series(WALK, [100, 200], 7, 8, before=others[:1], after=others[1:]).launch()
+    assert driver.launched() == [1, 100, 216, 132, 248, 7, 2]
+
+
+@pytest.mark.parametrize("count", [-1, 0, 1, 3])
+def test_a_count_may_be_a_word_or_lie_in_memory(driver, count):
+    """What lies in a GPU's memory is waited for; odd turns have launches of their own."""
+    number = ctypes.c_int64(count)
+    given = count % (1 << 64), ctypes.addressof(number)
+    for kind, place in ((turns.TAKE, 2), (turns.COUNT, 3)):
+        driver.calls.clear()
+        order = [
+            (kind, 1, place),
+            (turns.BEGIN, 0, 4),
+            (turns.KERNEL, 0),
+            (turns.END, 1),
+            (turns.ODD, 1, 6),
+            (turns.KERNEL, 1),
+        ]
+        series(order, given, 7, 8).launch()
+        some = max(count, 0)
+        assert driver.launched() == [7] * some + [8] * (some % 2)
+        waits = [("copy", 8, 0x57), ("wait", 0x57)] * (kind == turns.COUNT)
+        assert [call for call in driver.calls if call[0] in {"copy", "wait"}] == waits
+
+
+def test_a_loop_ends_where_a_flag_in_memory_is_false(driver):
+    """It is asked before each turn; a refusal ends the run with the driver's code."""
+    flags = (ctypes.c_uint8 * 5)(1, 1, 0, 1, 1)
+    order = [
+        (turns.BEGIN, 9, 5),
+        (turns.MOVE, 0, 2, 1, 1, 1),
+        (turns.TEST, 0, 2),
+        (turns.KERNEL, 0),
+        (turns.END, 0),
+    ]
+    made = series(order, [ctypes.addressof(flags), 0], 7)
+    made.launch()
+    assert driver.launched() == [7, 7]
+    driver.fails = {"copy": 700}
+    with pytest.raises(CUDAError, match="a series of 1 kernels"):
+        made.launch()
+    driver.fails = {3: 1}
+    with pytest.raises(CUDAError, match="launching"):
+        made.launch()
+
+
+def test_turns_nest_and_move_what_inner_ones_begin_from(driver):
+    """A word that an outer turn moves is where an inner one's walk begins."""
+    order = [
+        (turns.BEGIN, 2, 7),
+        (turns.MOVE, 0, 1, 100, 2, 2),
+        (turns.BEGIN, 3, 6),
+        (turns.MOVE, 2, 0, 1, 1, 1),
+        (turns.KERNEL, 0),
+        (turns.END, 2),
+        (turns.END, 0),
+    ]
+    series(order, [0, 1000], 7).launch()
+    assert driver.launched() == [1000, 1001, 1002, 1100, 1101, 1102]
+
+
+def test_tensors_are_moved_by_the_driver(driver):
+    """Which writes to them where they are aligned."""
+    launch = Launch(function(128), [b"\1" * 128], grid=1, block=1)
+    order = [
+        (turns.BEGIN, 2, 4),
+        (turns.TENSOR, 0, 0, 64, 1, 1),
+        (turns.KERNEL, 0),
+        (turns.END, 0),
+    ]
+    Series([launch], order, [4096]).launch()
+    assert driver.launched() == [4096, 4160]
+    assert launch.slots[0].raw[8:] == b"\1" * 120
 
 
 def test_launches_of_a_rotation_share_a_stream(driver):

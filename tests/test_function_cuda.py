@@ -191,6 +191,31 @@ def test_only_launches_whose_arguments_changed_are_updated(driver, monkeypatch):
     assert made.address.to_bytes(8, "little") in b"".join(allocating[2][0])
 
 
+def test_a_call_of_a_loop_issues_each_turn_with_its_own_arguments(driver, monkeypatch):
+    """Rows of arrays, carries that change places, and the number of turns."""
+    memory = {"next": 0x100000}
+
+    def buffer(context, shape, dtype):
+        memory["next"] += 0x10000
+        return cuda.View(context, memory["next"], shape, dtype)
+
+    monkeypatch.setattr(cuda, "Buffer", buffer)
+    monkeypatch.setattr(type(CONTEXT), "wait", lambda *_: None)
+
+    @kernel
+    def loop(x, *, n=2):
+        return xp.fori_loop(0, n, lambda i, c: xp.roll(c, 1) * 0.5, x)
+
+    x, out = (cuda.View(CONTEXT, at, (5000,), np.float32) for at in (0x1000, 0x2000000))
+    for n in (3, 0, 3):
+        driver.calls.clear()
+        loop(x, out=out, n=n)
+        room = memory["next"]
+        turns = [out.address, room, out.address][:n]  # what each turn reads
+        behind = [room] if n % 2 else []
+        assert driver.launched() == [x.address, *turns, *behind]
+
+
 def test_what_is_remembered_goes_with_the_arrays(driver, triad):
     """With any of them; nothing keeps them alive."""
     a, b, out = view(0x1000), view(0x2000), view(0x3000)

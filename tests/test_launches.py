@@ -305,6 +305,27 @@ def test_calls_at_once_have_workspaces_of_their_own():
     assert not wrong
 
 
+@pytest.mark.parametrize("given", [{}, {"s": 0.5}])
+def test_a_scalar_of_several_launches_is_given_to_all(given):
+    """Where native code recognises the call too: one launch had the default's."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal((48, 48)) for _ in range(2))
+
+    def scaled(x, w, *, s=2.0):
+        return xp.tanh(x @ w * s) @ w * s
+
+    def asked(x, w, *, s: float):
+        return scaled(x, w, s=s)
+
+    for made in (kernel(scaled), kernel(asked)):
+        numbers = given or ({"s": 2.0} if made.name == "asked" else {})
+        s = numbers.get("s", 2.0)
+        want = np.tanh(x @ w * s) @ w * s
+        for _ in range(4):
+            np.testing.assert_allclose(made(x, w, **numbers), want, rtol=1e-10)
+        assert made.__call__ != made._called
+
+
 def test_lines_that_one_kernel_has_no_memory_for_are_those_of_several():
     """Orders of sums, beside an update: a block keeps the lines of one of them."""
 

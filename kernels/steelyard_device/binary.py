@@ -9,6 +9,7 @@ Keys of a head::
     facts    what the code's maker says of it
     threads  on a CPU: how many run a launch; 0: the whole pool
     grid, block, shared    on a GPU: extents, and dynamic bytes of a block
+    order, homes    of launches that repeat: `turns`, and the slots of its own words
     launches    of several kernels in place of entry, slots and threads: each one's, with
              where in the image its own code begins and how long it is, as ``code``
     workspace   bytes of the array ``.workspace``, where values lie between these

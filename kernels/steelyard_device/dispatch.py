@@ -77,7 +77,8 @@ class Record:
 
     ``arrays`` are the parameters, then ``outputs`` fresh ones: given as ``out``, or
     allocated. ``alignment`` is (mask, whether some address is off it). ``pairs`` are
-    (one, other, bytes, bytes) that must not overlap; ``places`` are (word, array);
+    (one, other, bytes, bytes) that must not overlap; ``places`` are (word, array), whose
+    address is added to the word;
     ``needed`` scalars have to be given. ``function`` is launched on ``pool`` (0: by the
     caller alone, with the interpreter's lock if it is ``quick``), or takes a copy of
     ``batch`` with one kernel. ``keys`` are the names of a dict's results. ``memory`` is

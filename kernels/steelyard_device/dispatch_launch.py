@@ -128,7 +128,9 @@ one:
   %address.at = getelementptr i64, ptr %addresses, i64 %number
   %address = load i64, ptr %address.at
   %word = getelementptr i64, ptr %words, i64 %at
-  store i64 %address, ptr %word
+  %far = load i64, ptr %word
+  %place.address = add i64 %far, %address
+  store i64 %place.address, ptr %word
   br label %check
 exit:
   ret void

@@ -192,19 +192,23 @@ output:
   br label %check
 find:
   %k = phi i64 [ 0, %next ], [ %k.next, %other ]
+  %found = phi i1 [ false, %next ], [ %found.next, %other ]
   %k.next = add i64 %k, 1
   %left = icmp slt i64 %k, %scalars.count
-  br i1 %left, label %look, label %no
+  br i1 %left, label %look, label %looked
+looked:
+  br i1 %found, label %number, label %no
 look:
   %scalar = getelementptr %scalar, ptr %scalars, i64 %k
   %known = load ptr, ptr %scalar
   %same = icmp eq ptr %known, %name
   br i1 %same, label %convert, label %other
 other:
+  %found.next = phi i1 [ %found, %look ], [ true, %convert ]
   br label %find
 convert:
   %converted = call i1 @number(ptr %scalar, ptr %value, ptr %words)
-  br i1 %converted, label %number, label %no
+  br i1 %converted, label %other, label %no
 number:
   %numbers.next = add i64 %numbers, 1
   br label %check

@@ -1,83 +1,89 @@
 """Launches one after another as one, in native code: the kernels of a program.
 
 The loop runs on the caller's thread and forks and joins the pool for each kernel that
-is shared out, so that each begins when the one before it is done.
+is shared out, so that each begins when the one before it is done. Their order may repeat
+some: see `turns`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, TypeAlias
 
-from steelyard_device import binary, cpu, llvm
+from steelyard_device import binary, cpu, llvm, turns
 from steelyard_device.threads import Once
+from steelyard_device.turns import Order
 
-FIELDS = 4
-"""Words of a kernel in the table that stands before the arguments."""
-
-# args: fork_join, the number of kernels, and of each its pool (null: the caller alone),
+# args: fork_join, then an order's records, of a kernel its pool (null: the caller alone),
 # function, where among args its own begin, and whether its work is claimed; `native` says
 # what these are.
 _TEXT = r"""
 define void @series(ptr %args, ptr %ticket, i32 %index, i32 %threads) {
+  %failed = call i32 @turns(ptr %ticket, ptr %args, i64 1)
+  ret void
+}
+
+define internal i32 @turns_launch(ptr %ticket, ptr %args, ptr %record) {
 entry:
   %fork.join = load ptr, ptr %args
-  %count.at = getelementptr i64, ptr %args, i64 1
-  %count = load i64, ptr %count.at
-  br label %next
-next:
-  %i = phi i64 [ 0, %entry ], [ %i.next, %done ]
-  %more = icmp slt i64 %i, %count
-  br i1 %more, label %kernel, label %exit
-kernel:
-  %before = mul i64 %i, 4
-  %place = add i64 %before, 2
-  %pool.at = getelementptr i64, ptr %args, i64 %place
+  %pool.at = getelementptr i64, ptr %record, i64 1
   %pool = load ptr, ptr %pool.at
-  %function.at = getelementptr i64, ptr %pool.at, i64 1
+  %function.at = getelementptr i64, ptr %record, i64 2
   %function = load ptr, ptr %function.at
-  %own.at = getelementptr i64, ptr %pool.at, i64 2
+  %own.at = getelementptr i64, ptr %record, i64 3
   %own.place = load i64, ptr %own.at
   %own = getelementptr i64, ptr %args, i64 %own.place
-  %claims.at = getelementptr i64, ptr %pool.at, i64 3
+  %claims.at = getelementptr i64, ptr %record, i64 4
   %claims = load i64, ptr %claims.at
   %alone = icmp eq ptr %pool, null
   br i1 %alone, label %one, label %all
 one:
   store <8 x i64> zeroinitializer, ptr %ticket, align 64
   call void %function(ptr %own, ptr %ticket, i32 0, i32 1)
-  br label %done
+  ret i32 0
 all:
   call void %fork.join(ptr %pool, ptr %function, ptr %own, ptr %ticket, i64 %claims)
-  br label %done
-done:
-  %i.next = add i64 %i, 1
-  br label %next
-exit:
-  ret void
+  ret i32 0
 }
+
+define internal i32 @turns_read(ptr %ticket, ptr %room, ptr %address, i64 %size) {
+  call void @llvm.memcpy.p0.p0.i64(ptr %room, ptr %address, i64 %size, i1 false)
+  ret i32 0
+}
+
+define internal i32 @turns_move(ptr %ticket, ptr %tensor, i64 %address) {
+  ret i32 0
+}
+
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 """
 
 
 @Once
 def function() -> cpu.Function:
     """Return what runs functions one after another; its first arguments are `table`'s."""
-    return cpu.Function("series", llvm.own(_TEXT, ["series"])["series"])
+    text = turns.TEXT + _TEXT
+    return cpu.Function("series", llvm.own(text, ["series"])["series"])
 
 
 Step: TypeAlias = tuple[cpu.Function, int, int]
 """A function, the number of its slots, and its threads."""
 
 
-def table(steps: Sequence[Step]) -> list[int]:
-    """Return the words that stand before the slots of all steps."""
-    own = 2 + FIELDS * len(steps)
-    words = [cpu.fork_join(), len(steps)]
-    for each, count, threads in steps:
-        group = cpu.pool().address if threads > 1 else 0
-        words += [group, each.address, own, 1]
-        own += count
-    return words
+def table(steps: Sequence[Step], order: Order = ()) -> list[int]:
+    """Return the words that stand before the slots of all steps, and those of the order.
+
+    Without one each is run once.
+    """
+    order = order or turns.plain(len(steps))
+    own = 1 + turns.size(order)
+    starts = accumulate([count for _, count, _ in steps], initial=own)
+    kernels = [
+        (cpu.pool().address if threads > 1 else 0, each.address, start, 1)
+        for (each, _, threads), start in zip(steps, starts, strict=False)
+    ]
+    return [cpu.fork_join(), *turns.table(order, kernels, 1, own.__add__)]
 
 
 def of_head(
@@ -94,20 +100,23 @@ def of_head(
         slots += [word for word in own if isinstance(word, int)]
         threads = each.get("threads") or cpu.pool_size()
         steps.append((loaded[place], len(own), threads))
-    return steps, slots
+    own = binary.words(head.get("homes", ()), addresses)
+    return steps, [*slots, *[word for word in own if isinstance(word, int)]]
 
 
 class Series(cpu.Launch):
     """Functions with their packed arguments, run one after another as one launch.
 
-    ``slots`` are those of all ``steps`` in order. Work is claimed by ticket, as
-    `cpu.Launch` says.
+    ``slots`` are those of all ``steps``, then those of the ``order``. Work is claimed by
+    ticket, as `cpu.Launch` says.
     """
 
     __slots__ = ("_widest",)
 
-    def __init__(self, steps: Sequence[Step], slots: Sequence[int]) -> None:
-        super().__init__(function(), [*table(steps), *slots], 1)
+    def __init__(
+        self, steps: Sequence[Step], slots: Sequence[int], order: Order = ()
+    ) -> None:
+        super().__init__(function(), [*table(steps, order), *slots], 1)
         self._widest = max(threads for _, _, threads in steps)
 
     def facts(self) -> dict[str, object]:

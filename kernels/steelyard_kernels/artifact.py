@@ -55,7 +55,8 @@ class Artifact:
     a launch has one for every `per_block` of the last slot's extent, with `shared` bytes
     of dynamic shared memory each. `phases` are those
     of the build; one that a cache saved is missing. A program that is several launches
-    has a `plan`, and a build of each as `parts`, whose slots are behind one another.
+    has a `plan`, and a build of each as `parts`, whose slots are behind one another, and
+    behind these those of their `order` if some are repeated (`steelyard_device.turns`).
     `chosen_by` says where the schedule is from: the "caller", the "heuristic", or
     "tuning" (`building.tuned`).
     """
@@ -72,6 +73,7 @@ class Artifact:
     phases: Times = ()
     plan: Plan | None = None
     parts: tuple[Artifact, ...] = ()
+    order: tuple[tuple[int, ...], ...] = ()
     chosen_by: str = "caller"
 
     @property

@@ -49,11 +49,17 @@ def launches(rows: Sequence[Row]) -> Iterator[RenderableType | str]:
     for row in rows:
         found = row.facts.get("launches", ())
         lines = [
-            (str(number), each["reason"], str(each["bytes"]), each["schedule"])
+            (
+                str(number),
+                each["reason"],
+                str(each.get("times", 1)),
+                str(each["bytes"]),
+                each["schedule"],
+            )
             for number, each in enumerate(found)
         ]
         if lines:
-            heads = ("launch", "computes"), ("bytes", "schedule")
+            heads = ("launch", "computes"), ("times", "bytes", "schedule")
             title = f"launches of {row.point.label}"
             yield grid(title, *heads, tuple(lines))
             size, least = (row.facts[f"workspace_{n}"] for n in ("bytes", "bound"))

@@ -66,6 +66,11 @@ def record(prepared: PreparedCase, settings: Settings, folder: Path) -> dict[str
             "Choose a case of a compiled kernel or of a work.Cubin."
         )
     head, image = binary.unpack(bound.binary())
+    if "order" in head:
+        raise BenchmarkError(
+            f"{case.id} repeats launches of a loop, and a capsule holds those that run "
+            "once. Choose a case of one iteration, or of a loop in one kernel."
+        )
     (folder / capsules.CODE).write_bytes(image)
     handles = prepared.buffers.handles
     features = [] if isinstance(bound, DeviceWork) else sorted(llvm.host().features)

@@ -35,3 +35,4 @@ from steelyard_device.cuda.probes import Delay as Delay
 from steelyard_device.cuda.probes import Flush as Flush
 from steelyard_device.cuda.probes import Spin as Spin
 from steelyard_device.cuda.probes import null as null
+from steelyard_device.cuda.series import Series as Series

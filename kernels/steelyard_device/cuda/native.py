@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from typing import Final
 
-from steelyard_device import llvm
+from steelyard_device import llvm, turns
 from steelyard_device.cuda.driver import call
 from steelyard_device.errors import DeviceError
 from steelyard_device.threads import Once
@@ -22,6 +22,8 @@ CALLS = (
     "cuCtxPopCurrent",
     "cuGraphLaunch",
     "cuStreamIsCapturing",
+    "cuMemcpyDtoHAsync",
+    "cuTensorMapReplaceAddress",
 )
 """What the loop calls, in the order of its table."""
 
@@ -62,18 +64,20 @@ class Batch(ctypes.Structure):
     )
 
 
-ENTRIES = ("cuda_launch", "cuda_window", "cuda_graph_launch", "cuda_graph_window")
+KINDS = ("cuda", "cuda_graph", "cuda_series")
+ENTRIES = tuple(f"{kind}_{what}" for kind in KINDS for what in ("launch", "window"))
 """Functions of a batch and a number, which return the driver's status.
 
 A window reads CLOCK_MONOTONIC before the first launch and when the stream has nothing
-left to do. A batch of graphs has the graph's handle for its entries.
+left to do. A batch of graphs has the graph's handle for its entries, one of a series the
+table of its order: see `turns`.
 """
 
 
 @Once
 def addresses() -> dict[str, int]:
     """Assemble the functions, on first use, and return where they are by name."""
-    return llvm.own(_TEXT, ENTRIES)
+    return llvm.own(_TEXT + turns.TEXT, ENTRIES)
 
 
 @Once
@@ -120,6 +124,16 @@ define i32 @cuda_graph_launch(ptr %batch, i64 %count) {
 
 define i32 @cuda_graph_window(ptr %batch, i64 %count) {
   %status = call i32 @run(ptr %batch, i64 %count, ptr @issue_graph, i1 true)
+  ret i32 %status
+}
+
+define i32 @cuda_series_launch(ptr %batch, i64 %count) {
+  %status = call i32 @run(ptr %batch, i64 %count, ptr @issue_series, i1 false)
+  ret i32 %status
+}
+
+define i32 @cuda_series_window(ptr %batch, i64 %count) {
+  %status = call i32 @run(ptr %batch, i64 %count, ptr @issue_series, i1 true)
   ret i32 %status
 }
 
@@ -193,6 +207,28 @@ exit:
   ret i32 %status
 }
 
+define internal i32 @launch_one(ptr %launch, ptr %stream, ptr %this) {
+  %function = load ptr, ptr %this
+  %gx.at = getelementptr %entry, ptr %this, i32 0, i32 1, i32 0
+  %gx = load i32, ptr %gx.at
+  %gy.at = getelementptr %entry, ptr %this, i32 0, i32 1, i32 1
+  %gy = load i32, ptr %gy.at
+  %gz.at = getelementptr %entry, ptr %this, i32 0, i32 1, i32 2
+  %gz = load i32, ptr %gz.at
+  %bx.at = getelementptr %entry, ptr %this, i32 0, i32 2, i32 0
+  %bx = load i32, ptr %bx.at
+  %by.at = getelementptr %entry, ptr %this, i32 0, i32 2, i32 1
+  %by = load i32, ptr %by.at
+  %bz.at = getelementptr %entry, ptr %this, i32 0, i32 2, i32 2
+  %bz = load i32, ptr %bz.at
+  %shared.at = getelementptr %entry, ptr %this, i32 0, i32 3
+  %shared = load i32, ptr %shared.at
+  %parameters.at = getelementptr %entry, ptr %this, i32 0, i32 4
+  %parameters = load ptr, ptr %parameters.at
+  %status = call i32 %launch(ptr %function, i32 %gx, i32 %gy, i32 %gz, i32 %bx, i32 %by, i32 %bz, i32 %shared, ptr %stream, ptr %parameters, ptr null)
+  ret i32 %status
+}
+
 define internal i32 @issue(ptr %batch, i64 %count) {
 entry:
   %calls = load ptr, ptr %batch
@@ -212,24 +248,7 @@ one:
   %turn = phi i64 [ %first, %entry ], [ %turn.next, %launched ]
   %entry.at = getelementptr ptr, ptr %entries, i64 %turn
   %this = load ptr, ptr %entry.at
-  %function = load ptr, ptr %this
-  %gx.at = getelementptr %entry, ptr %this, i32 0, i32 1, i32 0
-  %gx = load i32, ptr %gx.at
-  %gy.at = getelementptr %entry, ptr %this, i32 0, i32 1, i32 1
-  %gy = load i32, ptr %gy.at
-  %gz.at = getelementptr %entry, ptr %this, i32 0, i32 1, i32 2
-  %gz = load i32, ptr %gz.at
-  %bx.at = getelementptr %entry, ptr %this, i32 0, i32 2, i32 0
-  %bx = load i32, ptr %bx.at
-  %by.at = getelementptr %entry, ptr %this, i32 0, i32 2, i32 1
-  %by = load i32, ptr %by.at
-  %bz.at = getelementptr %entry, ptr %this, i32 0, i32 2, i32 2
-  %bz = load i32, ptr %bz.at
-  %shared.at = getelementptr %entry, ptr %this, i32 0, i32 3
-  %shared = load i32, ptr %shared.at
-  %parameters.at = getelementptr %entry, ptr %this, i32 0, i32 4
-  %parameters = load ptr, ptr %parameters.at
-  %status = call i32 %launch(ptr %function, i32 %gx, i32 %gy, i32 %gz, i32 %bx, i32 %by, i32 %bz, i32 %shared, ptr %stream, ptr %parameters, ptr null)
+  %status = call i32 @launch_one(ptr %launch, ptr %stream, ptr %this)
   %failed = icmp ne i32 %status, 0
   br i1 %failed, label %stopped, label %launched
 launched:
@@ -246,6 +265,71 @@ stopped:
 none:
   ret i32 0
 }
+
+define internal i32 @issue_series(ptr %batch, i64 %count) {
+entry:
+  %table.at = getelementptr %batch, ptr %batch, i32 0, i32 3
+  %table = load ptr, ptr %table.at
+  br label %next
+next:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %one ]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %one, label %done
+one:
+  %i.next = add i64 %i, 1
+  %status = call i32 @turns(ptr %batch, ptr %table, i64 0)
+  %failed = icmp ne i32 %status, 0
+  br i1 %failed, label %lost, label %next
+lost:
+  ret i32 %status
+done:
+  ret i32 0
+}
+
+define internal i32 @turns_launch(ptr %batch, ptr %table, ptr %record) {
+  %calls = load ptr, ptr %batch
+  %launch = load ptr, ptr %calls
+  %stream.at = getelementptr %batch, ptr %batch, i32 0, i32 2
+  %stream = load ptr, ptr %stream.at
+  %entry.at = getelementptr i64, ptr %record, i64 1
+  %entry = load ptr, ptr %entry.at
+  %status = call i32 @launch_one(ptr %launch, ptr %stream, ptr %entry)
+  ret i32 %status
+}
+
+; What was submitted has to be done before it is read.
+define internal i32 @turns_read(ptr %batch, ptr %room, ptr %address, i64 %size) {
+entry:
+  %calls = load ptr, ptr %batch
+  %stream.at = getelementptr %batch, ptr %batch, i32 0, i32 2
+  %stream = load ptr, ptr %stream.at
+  %copy.at = getelementptr ptr, ptr %calls, i32 7
+  %copy = load ptr, ptr %copy.at
+  %copied = call i32 %copy(ptr %room, ptr %address, i64 %size, ptr %stream)
+  %failed = icmp ne i32 %copied, 0
+  br i1 %failed, label %lost, label %wait
+lost:
+  ret i32 %copied
+wait:
+  %wait.at = getelementptr ptr, ptr %calls, i32 1
+  %wait.call = load ptr, ptr %wait.at
+  %waited = call i32 %wait.call(ptr %stream)
+  ret i32 %waited
+}
+
+; The driver takes tensors where they are aligned.
+define internal i32 @turns_move(ptr %batch, ptr %tensor, i64 %address) {
+  %room = alloca [128 x i8], align 64
+  %calls = load ptr, ptr %batch
+  %replace.at = getelementptr ptr, ptr %calls, i32 8
+  %replace = load ptr, ptr %replace.at
+  call void @llvm.memcpy.p0.p0.i64(ptr %room, ptr %tensor, i64 128, i1 false)
+  %status = call i32 %replace(ptr %room, i64 %address)
+  call void @llvm.memcpy.p0.p0.i64(ptr %tensor, ptr %room, i64 128, i1 false)
+  ret i32 %status
+}
+
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
 define internal i32 @issue_graph(ptr %batch, i64 %count) {
 entry:

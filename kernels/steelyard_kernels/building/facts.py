@@ -25,13 +25,15 @@ def facts_of(built: Artifact) -> dict[str, object]:
     thread, bytes of shared memory of a block, and counts of instructions.
     """
     parts = built.parts or (built,)
+    times = [built.plan.times(n) if built.plan else 1 for n in range(len(parts))]
+    every = [*zip(times, [part.program for part in parts], strict=True)]
     return {
         "target": built.target,
         "strategy": built.strategy,
         "schedule": f"{len(parts)} launches" if built.plan else built.schedule.label,
         "chosen_by": built.chosen_by,
-        "bytes": sum(cost.bytes_moved(part.program) for part in parts),
-        "operations": sum(cost.operations(part.program) for part in parts),
+        "bytes": sum(n * cost.bytes_moved(program) for n, program in every),
+        "operations": sum(n * cost.operations(program) for n, program in every),
         "compiler": built.code.compiler,
         "compiler_hash": keys.sources(),
         "code_hash": built.code_hash,
@@ -44,9 +46,18 @@ def _launches(built: Artifact) -> dict[str, object]:
     """Return what several launches are: each one's reason and facts, and memory between."""
     if built.plan is None:
         return {}
-    pairs = zip(built.plan.launches, built.parts, strict=True)
+    pairs = enumerate(zip(built.plan.launches, built.parts, strict=True))
     return {
-        "launches": [{"reason": each.reason, **facts_of(part)} for each, part in pairs],
+        "launches": [
+            {
+                "reason": each.reason,
+                **(
+                    {"times": times} if (times := built.plan.times(number)) != 1 else {}
+                ),
+                **facts_of(part),
+            }
+            for number, (each, part) in pairs
+        ],
         "partition": built.schedule.label,
         "workspace_bytes": built.plan.size,
         "workspace_bound": built.plan.bound,

@@ -25,8 +25,9 @@ def keep(asked: Request, named: str, plan: Plan) -> None:
     """
     kernels = []
     for numbers in plan.distinct:
-        program = plan.launches[numbers[0]].program
-        name = key(program, None, asked.target, aligned=asked.aligned)
+        launch = plan.launches[numbers[0]]
+        aligned = asked.aligned and launch.aligned
+        name = key(launch.program, None, asked.target, aligned=aligned)
         kernels.append((name, tuple(numbers)))
     with suppress(RecursionError):
         disk().put(_place(named), pickle.dumps((plan, kernels)))

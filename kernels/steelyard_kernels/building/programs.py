@@ -26,7 +26,8 @@ from steelyard_kernels.building.build import (
 from steelyard_kernels.digest import digest
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify
-from steelyard_kernels.plan.launches import Plan, placed
+from steelyard_kernels.plan.launches import Plan
+from steelyard_kernels.plan.order import ordered
 from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import CPU, device, parse
 
@@ -110,11 +111,14 @@ def together(asked: Request, plan: Plan) -> Artifact:
     from steelyard_kernels.group.build import build_all
 
     program, target, phases = asked.program, asked.target, asked.phases
-    kernels = [plan.launches[first].program for first, *_ in plan.distinct]
-    chosen = [tuned(each, target, aligned=asked.aligned) for each in kernels]
+    kernels = [plan.launches[first] for first, *_ in plan.distinct]
+    chosen = [
+        tuned(each.program, target, aligned=asked.aligned and each.aligned)
+        for each in kernels
+    ]
     batch = build_all(
         [
-            Candidate(program.name, each, schedule)
+            Candidate(program.name, each.program, schedule, each.aligned)
             for each, schedule in zip(kernels, chosen, strict=True)
         ],
         target=str(target),
@@ -139,11 +143,8 @@ def together(asked: Request, plan: Plan) -> Artifact:
 
 def composed(asked: Request, plan: Plan, parts: tuple[Artifact, ...]) -> Artifact:
     """Return a build of launches that are built: slots behind one another, one hash."""
-    slots = [
-        placed(slot, launch, plan)
-        for launch, part in zip(plan.launches, parts, strict=True)
-        for slot in part.slots
-    ]
+    scalars = {node.name for node in asked.program.scalars}
+    slots, order = ordered(plan, [part.slots for part in parts], scalars)
     distinct = list({part.text: part for part in parts}.values())
     code = Code(
         b"",
@@ -153,6 +154,6 @@ def composed(asked: Request, plan: Plan, parts: tuple[Artifact, ...]) -> Artifac
         sum(part.code.nanoseconds for part in distinct),
     )
     texts = "\n".join(part.text for part in distinct)
-    how = plan.schedule, str(asked.target), texts, tuple(slots), 0, 0
-    made = Artifact(asked.program, *how, code=code, plan=plan, parts=parts)
+    how = plan.schedule, str(asked.target), texts, slots, 0, 0
+    made = Artifact(asked.program, *how, code=code, plan=plan, parts=parts, order=order)
     return replace(made, phases=tuple(asked.phases.done))

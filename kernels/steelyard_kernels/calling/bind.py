@@ -326,7 +326,7 @@ class BoundKernel:
         self,
         convention: Convention,
         arrays: Sequence[Any],
-        launch: cpu.Launch | cuda.Launch | cuda.Chain,
+        launch: cpu.Launch | cuda.Launch | cuda.Chain | cuda.Series,
         null: Callable[[], cpu.Launch | cuda.Launch],
         rebuild: Callable[[str], Artifact | Failure],
     ) -> None:

@@ -90,8 +90,7 @@ def convention_of(built: Artifact, *, aligned: bool) -> Convention:
         updated=tuple(number for number in outputs if number < len(program.inputs)),
         pairs=_pairs(outputs, [prod(v.shape) * v.dtype.bytes for v in values]),
         words=tuple(
-            slot.index if slot.kind == "extent" or slot.name == WORKSPACE else 0
-            for slot in slots
+            slot.index if slot.kind == "extent" or built.plan else 0 for slot in slots
         ),
         addressed=tuple(
             (place, names.index(slot.name))

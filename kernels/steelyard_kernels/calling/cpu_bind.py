@@ -26,7 +26,7 @@ def threads_of(built: Artifact) -> int:
 def launch_of(built: Artifact, slots: Sequence[int]) -> cpu.Launch:
     """Return a launch of a build, or of all its parts, with its slots' words."""
     if built.parts:
-        return Series([step_of(each) for each in built.parts], slots)
+        return Series([step_of(each) for each in built.parts], slots, built.order)
     assert built.code.function is not None  # a call builds for this machine
     return cpu.Launch(built.code.function, slots, threads_of(built), claims=True)
 

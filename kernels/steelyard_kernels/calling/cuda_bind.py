@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,12 +54,12 @@ def launch_of(
 ) -> Any:
     """Return a launch of a build, or of all its parts, with what its slots get."""
     if built.parts:
-        return cuda.Chain(
-            [
-                launch_of(part, context, stream, slots[end - len(part.slots) : end])
-                for part, end in zip(built.parts, _ends(built), strict=True)
-            ]
-        )
+        ends = [0, *accumulate(len(part.slots) for part in built.parts)]
+        launches = [
+            launch_of(part, context, stream, slots[end - len(part.slots) : end])
+            for part, end in zip(built.parts, ends[1:], strict=True)
+        ]
+        return chain_of(built, launches, slots[ends[-1] :])
     return cuda.Launch(
         function_of(built, context),
         slots,
@@ -82,9 +82,20 @@ def workspace_of(convention: Convention, packed: Packed) -> Packed:
     return packed._replace(arrays=arrays, addresses=addresses)
 
 
-def _ends(built: Artifact) -> Iterator[int]:
-    """Give where the slots of each part end."""
-    return accumulate(len(part.slots) for part in built.parts)
+def chain_of(
+    built: Artifact,
+    launches: Sequence[cuda.Launch],
+    words: Sequence[Any],
+    before: Sequence[cuda.Launch] = (),
+    after: Sequence[cuda.Launch] = (),
+) -> cuda.Chain | cuda.Series:
+    """Return a build's launches as one, with others around them: a graph if none repeats.
+
+    `words` are those of its order.
+    """
+    if not built.order:
+        return cuda.Chain([*before, *launches, *after])
+    return cuda.Series(launches, built.order, words, before=before, after=after)
 
 
 class CudaSeries(BoundKernel):
@@ -110,7 +121,8 @@ class CudaSeries(BoundKernel):
                 self.stream, given[: len(convention.built.program.inputs)]
             )
             after = copies.after(self.stream, [given[n] for n in convention.outputs])
-            graph = cuda.Chain([*before, *own, *after])
+            words = slots[sum(len(launch.slots) for launch in own) :]
+            graph = chain_of(convention.built, own, words, before, after)
             packed = packed._replace(arrays=tuple(map(copies.owner, packed.arrays)))
         null = functools.partial(cuda.null, self.context, self.stream)
         super().__init__(convention, packed.given, graph, null, rebuild)

@@ -122,8 +122,10 @@ class _Several:
     Only those that have others than the last time are packed and updated.
     """
 
-    def __init__(self, parts: Sequence[Artifact], chain: cuda.Chain) -> None:
-        self._take = chain.take
+    def __init__(
+        self, parts: Sequence[Artifact], chain: cuda.Chain | cuda.Series
+    ) -> None:
+        self._take, self._chain = chain.take, chain
         self._every = []
         self._last: list[tuple[Any, ...]] = [()] * len(parts)
         first = 0
@@ -139,6 +141,8 @@ class _Several:
                 pack(*own)
                 self._take(number)
                 self._last[number] = own
+        if isinstance(self._chain, cuda.Series):
+            self._chain.give(words[self._every[-1][2] :])
 
 
 _LAID: Final = {"q": "q", "d": "d", "i": "i4x", "?": "?7x", "t": "128s"}

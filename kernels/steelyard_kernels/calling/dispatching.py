@@ -80,7 +80,7 @@ class Recent:
         program = built.program
         head, memory = [], None
         if built.parts:
-            head = series.table([step_of(each) for each in built.parts])
+            head = series.table([step_of(each) for each in built.parts], built.order)
             memory = [binding.allocated(e, convention) for e in convention.hidden]
         return self._record(
             convention,
@@ -180,7 +180,9 @@ class Recent:
                 for place, name, code in convention.scalars
                 if code in {"d", "q"}
             ),
-            needed=len(convention.scalars) if self._defaults is None else 0,
+            needed=len({name for _, name, _ in convention.scalars})
+            if self._defaults is None
+            else 0,
             result=kind,
             results=numbers,
             keys=keys,

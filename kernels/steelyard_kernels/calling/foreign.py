@@ -67,29 +67,40 @@ def packed(
         if code not in places:
             places[code] = len(image)
             image += code
-        launch = _launch(part, built.slots[own], words[own])
+        launch = _launch(part, built.slots[own], words[own], within=True)
         head["launches"].append({**launch, "code": [places[code], len(code)]})
         first += len(part.slots)
+    if built.order:
+        homes = _slots(built.slots[first:], words[first:], within=True)
+        head |= {"homes": homes, "order": built.order}
     return binary.pack(head, image)
 
 
 def _launch(
-    built: Artifact, slots: Sequence[Slot], words: Sequence[int]
+    built: Artifact,
+    slots: Sequence[Slot],
+    words: Sequence[int],
+    *,
+    within: bool = False,
 ) -> dict[str, Any]:
     """Return what is to be known of one launch; an address is its reader's to know."""
     return {
-        "slots": [
-            [slot.kind, slot.name, word if slot.kind not in ADDRESSED else _shift(slot)]
-            for slot, word in zip(slots, words, strict=True)
-        ],
+        "slots": _slots(slots, words, within=within),
         "entry": built.code.entry,
         "threads": built.threads,
     }
 
 
-def _shift(slot: Slot) -> int:
-    """Return how far behind its array's first byte a slot's address is."""
-    return slot.index if slot.name == WORKSPACE else 0
+def _slots(
+    slots: Sequence[Slot], words: Sequence[int], *, within: bool
+) -> list[list[Any]]:
+    """Return kinds, names and words; of addresses `within` arrays how far behind these."""
+    found = []
+    for slot, word in zip(slots, words, strict=True):
+        shift = slot.index if within else 0
+        own = shift if slot.kind in ADDRESSED else word
+        found.append([slot.kind, slot.name, own])
+    return found
 
 
 def launchable(data: bytes, convention: Convention, arrays: Arrays) -> ForeignKernel:
@@ -113,7 +124,7 @@ def launchable(data: bytes, convention: Convention, arrays: Arrays) -> ForeignKe
     addresses[WORKSPACE] = room.ctypes.data  # its own: it may need more
     parts, slots = series.of_head(head, image, addresses)
     if "launches" in head:
-        launch: cpu.Launch = series.Series(parts, slots)
+        launch: cpu.Launch = series.Series(parts, slots, head.get("order", ()))
     else:
         ((function, _, threads),) = parts
         launch = cpu.Launch(function, slots, threads, claims=True)

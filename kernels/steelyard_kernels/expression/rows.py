@@ -99,6 +99,8 @@ def in_memory(node: Node) -> bool:
     """Say whether a node's rows lie in memory, at any index."""
     while isinstance(node, Row | Chain) or (isinstance(node, View) and node.strided):
         node = node.arg
+    while isinstance(node, Reshape):
+        node = node.arg
     return isinstance(node, Input) or (isinstance(node, Result) and node.stacks)
 
 
@@ -164,6 +166,8 @@ def _of_reshape(graph: Graph, node: Node, index: Node) -> Node | None:
     if shape[0] == 1:
         return graph.reshape(node.arg, shape[1:])
     if node.arg.shape[:1] != shape[:1]:
+        if in_memory(node):
+            return None
         found = _of_joined(graph, node.arg, shape, index)
         return _of_split(graph, node.arg, shape, index) if found is None else found
     part = _row(graph, node.arg, index)

@@ -147,8 +147,12 @@ def _ranged(
     if not plans:
         own = {point: every[0] for point, every in fresh.items() if every}
         return Ranged(alike, None, (_part(made, own, at, bounds, asked),))
-    if len(plans) < len(found) or len({_form(each) for each in plans}) > 1:
-        raise _unlike(made[0], at, "they are other launches")
+    repeats = any(plan.repeats for plan in plans)
+    if repeats or len(plans) < len(found) or len({_form(e) for e in plans}) > 1:
+        why = (
+            "its loops are repeated launches" if repeats else "they are other launches"
+        )
+        raise _unlike(made[0], at, why)
     if most is None or _form(most) != _form(plans[0]):
         most = plans[0]
     if not _has_room(most, plans, fitter):

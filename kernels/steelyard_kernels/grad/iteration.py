@@ -17,9 +17,9 @@ from steelyard_kernels.expression.expr import (
     operands,
 )
 from steelyard_kernels.expression.graph import Graph
+from steelyard_kernels.expression.linear import linear
 from steelyard_kernels.expression.rows import row
 from steelyard_kernels.grad.again import Replaced
-from steelyard_kernels.grad.linear import linear
 from steelyard_kernels.grad.reverse import Reverse
 from steelyard_kernels.grad.rules import varied
 

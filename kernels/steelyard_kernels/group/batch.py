@@ -18,11 +18,15 @@ from steelyard_kernels.targets import Target
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A program to be built under a schedule, or the heuristic's; `name` is yours."""
+    """A program to be built under a schedule, or the heuristic's; `name` is yours.
+
+    Not `aligned`: its arrays lie anywhere, whatever is said of all candidates.
+    """
 
     name: str
     program: Program
     schedule: Schedule | None = None
+    aligned: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,9 @@ class Collector:
         self.waiting: dict[str, list[int]] = {}
         """Candidates by their text; those of one text are compiled once."""
         self._asked = [
-            Request(each.program, each.schedule, target, aligned, levels)
+            Request(
+                each.program, each.schedule, target, aligned and each.aligned, levels
+            )
             for each in candidates
         ]
         self._prepared: dict[int, Artifact] = {}

@@ -17,10 +17,11 @@ from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.structure import structure
 from steelyard_kernels.plan.groups import Groups
+from steelyard_kernels.plan.homes import reason_of
 from steelyard_kernels.plan.launches import Plan
-from steelyard_kernels.plan.partition import groups_of, planned, reason_of
+from steelyard_kernels.plan.partition import groups_of, planned
 from steelyard_kernels.plan.parts import Given, parts_of
-from steelyard_kernels.plan.pieces import Group, computed
+from steelyard_kernels.plan.pieces import Group, computed, inside
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.schedule import Part, Refuse, Schedule
@@ -46,7 +47,7 @@ def alternatives(
     for words, parts in _Steps(groups).every():
         schedule = Schedule((), launches=tuple(parts))
         try:
-            plan = planned(Given(groups.cuts, device, parts))
+            plan = planned(Given(groups, parts))
             total = _predicted(plan, device, known)
         except KernelError as error:
             refuse(schedule, f"{words}: {error}")
@@ -155,4 +156,5 @@ class _Steps:
         return id(made)
 
     def _what(self, group: Group) -> str:
-        return reason_of(group, self.groups)
+        nodes, _ = inside(group.values, self.groups.memory(group))
+        return reason_of(nodes, group.values, again=bool(group.again))

@@ -5,12 +5,13 @@ that no memory holds, a kernel would have to compute for it. What cannot be comp
 one kernel is cut: a value between is stored, the last one of a product's epilogue, or
 else the smallest. Elementwise values are computed again by each kernel that reads them,
 but for factors of tensor cores, which multiply what lies in memory alone. A loop is a
-launch of its own, which reads memory and what is small enough for registers.
+launch of its own, which reads memory and what is small enough for registers, or its body
+is launches, which read memory alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
 from typing import Final, TypeAlias, TypeGuard
@@ -136,7 +137,8 @@ def _plain(shape: Shape) -> list[int]:
 class Cuts:
     """The stored values of a program: `reasons` says of each, by number, why.
 
-    `first` are some that are known to be stored. `late` are those that were found behind
+    `first` are some that are known to be stored, `repeated` what loops read whose bodies
+    are launches, by their ids. `late` are those that were found behind
     values that are made of them: known before, they may spare these.
     """
 
@@ -146,9 +148,11 @@ class Cuts:
         first: Mapping[int, str] = NOTHING,
         *,
         tensor_cores: bool = False,
+        repeated: Mapping[int, Sequence[Node]] = MappingProxyType({}),
     ) -> None:
         self.program = program
         self.tensor_cores = tensor_cores
+        self._repeated = repeated
         self.nodes = {node.number: node for node in program.nodes}
         self._places = {number: place for place, number in enumerate(self.nodes)}
         self.reasons, self.late = dict(first), dict[int, str]()
@@ -219,8 +223,14 @@ class Cuts:
         self._needs[node.number] = read | own
 
     def _loop(self, node: Result) -> None:
-        """Store what a loop gives, and what it reads unless that is little work."""
-        for arg in operands(node):
+        """Store what a loop gives, and what it reads unless that is little work.
+
+        Of one whose body is launches it is known what is stored, by its id.
+        """
+        before = self._repeated.get(id(node.loop))
+        for arg in before or ():
+            self._store([arg], node, "a loop reads it")
+        for arg in operands(node) if before is None else ():
             if isinstance(arg, Result | Input):
                 continue
             large = [arg] if self._is_large(arg) else []

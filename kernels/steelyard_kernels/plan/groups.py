@@ -7,10 +7,11 @@ asked of the nest: no rule here says what a schedule takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice, pairwise
 from math import prod
+from types import MappingProxyType
 from typing import Final
 
 from steelyard_kernels.errors import CompilerBug, KernelError
@@ -20,10 +21,12 @@ from steelyard_kernels.expression.expr import (
     Node,
     Program,
     Reduce,
+    Result,
     operands,
 )
 from steelyard_kernels.nest.axes import one_space, stored
 from steelyard_kernels.nest.places import nest_of
+from steelyard_kernels.plan.bodies import Body
 from steelyard_kernels.plan.cuts import MOVED, Cuts, is_product, is_still
 from steelyard_kernels.plan.pieces import Group, Pieces, computed, inside
 from steelyard_kernels.plan.rates import is_attention, is_kernel, reduces_rows
@@ -38,10 +41,18 @@ PRODUCTS: Final = range(2, 5)  # of a launch: of weights, and what these are mad
 
 
 class Groups:
-    """The launches of a program's stored values, as `merge` leaves them."""
+    """The launches of a program's stored values, as `merge` leaves them.
 
-    def __init__(self, cuts: Cuts, device: Machine | Gpu) -> None:
-        self.cuts = cuts
+    Loops of `bodies`, by their ids, are launches that are repeated.
+    """
+
+    def __init__(
+        self,
+        cuts: Cuts,
+        device: Machine | Gpu,
+        bodies: Mapping[int, Body] = MappingProxyType({}),
+    ) -> None:
+        self.cuts, self.bodies = cuts, bodies
         self.stored = set(cuts.reasons)
         self.pieces = Pieces(cuts.program.name)
         self.device = device
@@ -329,7 +340,11 @@ class Groups:
         values = [*one.values, *other.values]
         if one.again or other.again:
             return
-        if self.fits(values, is_one) or self.fits(values, is_kernel):
+        if (
+            any(isinstance(node, Result) for node in values)
+            or self.fits(values, is_one)
+            or self.fits(values, is_kernel)
+        ):  # one loop gives both
             self._join(one, other)
 
     def _try(self, one: Group, other: Group) -> None:

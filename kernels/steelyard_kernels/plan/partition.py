@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from math import inf
 from typing import Final
 
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression.batched import batched
 from steelyard_kernels.expression.expr import (
     Along,
-    Apply,
-    Dot,
     Handed,
     Input,
     Node,
     Output,
     Program,
-    Reduce,
+    Result,
     loops,
 )
 from steelyard_kernels.nest.axes import stored
-from steelyard_kernels.plan import buffers
-from steelyard_kernels.plan.abreast import abreast
+from steelyard_kernels.plan.bodies import Body
 from steelyard_kernels.plan.chunks import in_chunks
-from steelyard_kernels.plan.cuts import Cuts, is_product, is_walk, nbytes
+from steelyard_kernels.plan.cuts import Cuts
 from steelyard_kernels.plan.groups import Groups
-from steelyard_kernels.plan.launches import Buffer, Home, Launch, Plan
+from steelyard_kernels.plan.homes import Laid, reason_of
+from steelyard_kernels.plan.launches import Launch, Plan
 from steelyard_kernels.plan.orders import with_short_orders
-from steelyard_kernels.plan.parts import Given, parts_of
-from steelyard_kernels.plan.pieces import Group, copying, inside
+from steelyard_kernels.plan.parts import Given
+from steelyard_kernels.plan.pieces import Group, Pieces
 from steelyard_kernels.plan.rates import is_kernel, predicted, rates_of
+from steelyard_kernels.plan.ways import (
+    in_registers,
+    in_turns,
+    least_in_turns,
+    turns_of,
+)
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.schedule import Part
-from steelyard_kernels.schedule.strategies import heuristic, lower
+from steelyard_kernels.schedule.strategies import heuristic, is_one
 
 MOST_NESTED: Final = 4
 """Launches that one kernel is weighed against: more would walk within walks within."""
@@ -41,14 +48,9 @@ MOST_NESTED: Final = 4
 
 def partition(program: Program, device: Machine | Gpu) -> Plan | None:
     """Return the launches of a simplified program; None if it is one kernel."""
-    if loops(program.nodes) and _is_lowered(program, device):
-        return None
-    groups = groups_of(program, device)
-    plan = planned(groups)
-    if sum(each.program.copies for each in plan.launches) == 1:
-        return None
-    chunked = groups.cuts.program is not program
-    return plan if chunked or _walks_apart(program, plan, device) else None
+    if program.chains or loops(program.nodes):
+        return _of_loops(program, device)
+    return _of_nests(program, device)
 
 
 def given(program: Program, device: Machine | Gpu, parts: Sequence[Part]) -> Plan:
@@ -56,14 +58,12 @@ def given(program: Program, device: Machine | Gpu, parts: Sequence[Part]) -> Pla
 
     Raises KernelError for one that is of another program, or has no order.
     """
-    return planned(Given(groups_of(program, device).cuts, device, parts))
+    return planned(Given(groups_of(program, device), parts))
 
 
 def groups_of(program: Program, device: Machine | Gpu) -> Groups:
     """Return which values share a launch, totals handed over where that has schedules."""
-    if loops(program.nodes):  # the plan has memory
-        shown = [output for output in program.outputs if not output.hidden]
-        program = replace(program, outputs=tuple(shown))
+    program = _shown(batched(program) if program.chains else program)
     found = _groups_of(program, device, hands=True)
     if any(isinstance(node, Handed) for node in found.cuts.program.nodes):
         every = [launch.program for launch in planned(found).launches]
@@ -73,19 +73,99 @@ def groups_of(program: Program, device: Machine | Gpu) -> Groups:
     return found
 
 
+def _shown(program: Program) -> Program:
+    """Return a program of loops without its own memory: the plan has that."""
+    if not any(output.hidden for output in program.outputs):
+        return program
+    shown = [output for output in program.outputs if not output.hidden]
+    return replace(program, outputs=tuple(shown))
+
+
 def _groups_of(program: Program, device: Machine | Gpu, *, hands: bool) -> Groups:
     program = with_short_orders(in_chunks(program, device, hands=hands), device)
-    tensor_cores = isinstance(device, Gpu) and bool(device.cores)
-    cuts, first = Cuts(program, tensor_cores=tensor_cores), dict[int, str]()
+    bodies = _bodies(program, device)
+    repeated = {number: body.stored for number, body in bodies.items()}
+    cores = isinstance(device, Gpu) and bool(device.cores)
+    first = dict[int, str]()
+    cuts = Cuts(program, first, tensor_cores=cores, repeated=repeated)
     while cuts.late:
         first |= cuts.late
-        cuts = Cuts(program, first, tensor_cores=tensor_cores)
-    return Groups(cuts, device)
+        cuts = Cuts(program, first, tensor_cores=cores, repeated=repeated)
+    return Groups(cuts, device, bodies)
 
 
 def planned(groups: Groups) -> Plan:
     """Return launches in their order, with memory between them."""
-    return _Planned(groups.cuts.program, groups).plan()
+    return _Placing(groups).plan()
+
+
+def _of_loops(program: Program, device: Machine | Gpu) -> Plan | None:
+    """Return the launches of loops and chains; None if one kernel had better hold all."""
+    one = in_registers(program, device)
+    if one <= least_in_turns(program, device):
+        return None
+    if program.chains:
+        plan: Plan | None = _planned(batched(program), device)
+    else:
+        plan = _of_nests(_shown(program), device)
+    if plan is None or one == inf:
+        return plan
+    apart = program.chains > 1 or plan.repeats
+    return plan if apart and in_turns(plan, device) < one else None
+
+
+def _of_nests(program: Program, device: Machine | Gpu) -> Plan | None:
+    groups = groups_of(program, device)
+    plan = planned(groups)
+    single = sum(each.program.copies for each in plan.launches) == 1
+    if single and not loops(program.nodes):
+        return None
+    chunked = groups.cuts.program is not program
+    return plan if chunked or _walks_apart(program, plan, device) else None
+
+
+def _bodies(program: Program, device: Machine | Gpu) -> dict[int, Body]:
+    """Return the loops that had better be launches in each turn, by their ids."""
+    planner = partial(_planned, device=device)
+    found = {}
+    for loop in loops(program.nodes):
+        body = Body(loop, program.name, planner)
+        results = [n for n in program.nodes if isinstance(n, Result) and n.loop is loop]
+        memory = {node.number for node in body.stored}
+        alone, _ = Pieces(program.name).of(results, memory)
+        one, least = in_registers(alone, device), least_in_turns(alone, device)
+        if one == inf or (least < one and _of_body(body, device) < one):
+            found[id(loop)] = body
+    return found
+
+
+def _of_body(body: Body, device: Machine | Gpu) -> float:
+    """Return what all turns of a loop take as launches."""
+    parts = [part for part in (body.turn, body.condition) if part is not None]
+    each = sum([in_turns(part.plan, device) for part in parts])
+    return each * turns_of(body.loop)
+
+
+def _planned(program: Program, device: Machine | Gpu) -> Plan:
+    """Return the launches of a program, which may be one."""
+    plan = None if is_one(program) else partition(program, device)
+    return _alone(program) if plan is None else plan
+
+
+def _alone(program: Program) -> Plan:
+    """Return a program that is one kernel as one launch."""
+    values, inputs = [output.value for output in program.outputs], program.inputs
+    read = {node.number for node in program.nodes}
+    into = [None if o.updates is None else inputs[o.updates] for o in program.outputs]
+    updates = [node.number if node and node.number in read else None for node in into]
+    made, reads = Pieces(program.name).of(values, set(), updates)
+    homes = [node.name for node in reads if isinstance(node, Input)]
+    names = [output.name for output in program.outputs]
+    reason = reason_of(program.nodes, values)
+    place = {node.number: k for k, node in enumerate(program.nodes)}
+    parts = (Part(tuple(sorted({place[stored(o).number] for o in program.outputs}))),)
+    launch = Launch(made, tuple(homes), tuple(names), reason)
+    return Plan((launch,), (), 0, 0, parts)
 
 
 def _walks_apart(program: Program, plan: Plan, device: Machine | Gpu) -> bool:
@@ -112,24 +192,12 @@ def _has_schedule(program: Program, device: Machine | Gpu) -> bool:
     return True
 
 
-def _is_lowered(program: Program, device: Machine | Gpu) -> bool:
-    """Say whether one kernel's registers hold all that lies in no memory."""
-    try:
-        lower(program, heuristic(program, device), device)
-    except KernelError:
-        return False
-    return True
+class _Placing:
+    """Which values lie where others are: in arrays that outputs update, in buffers."""
 
-
-class _Planned:
-    """Homes of the values that launches store."""
-
-    def __init__(self, program: Program, groups: Groups) -> None:
-        self.program, self.groups = program, groups
-        self.outputs: dict[int, list[Output]] = {}
-        for output in program.outputs:
-            self.outputs.setdefault(stored(output).number, []).append(output)
-        self.copied = [o for o in program.outputs if not self._fits_in_place(o)]
+    def __init__(self, groups: Groups) -> None:
+        self.program, self.groups = groups.cuts.program, groups
+        self.copied = [o for o in self.program.outputs if not self._fits_in_place(o)]
 
     def _fits_in_place(self, output: Output) -> bool:
         """Say whether a launch may overwrite an input; others that read it come before."""
@@ -152,9 +220,9 @@ class _Planned:
         is read for the last time unless that takes more memory.
         """
         order = self.groups.order()
-        apart = self._plan(order, {})
+        apart = self._laid(order, {})
         over = self._over(order)
-        within = self._plan(order, over) if over else apart
+        within = self._laid(order, over) if over else apart
         return within if within.size <= apart.size else apart
 
     def _over(self, order: Sequence[Group]) -> dict[int, Node]:
@@ -191,116 +259,6 @@ class _Planned:
                 return read
         return None
 
-    def _plan(self, order: Sequence[Group], over: dict[int, Node]) -> Plan:
+    def _laid(self, order: Sequence[Group], over: Mapping[int, Node]) -> Plan:
         """Return the plan in which some values are written over others."""
-        buffered: list[Node] = []
-        homes: dict[int, Home] = {}
-        for node in [node for group in order for node in group.values]:
-            own = self._own(node)
-            if node.number in over:
-                homes[node.number] = homes[over[node.number].number]
-                continue
-            homes[node.number] = own[0].name if own else len(buffered)
-            buffered += [] if own else [node]
-        launches = [self._launch(group, homes, over) for group in order]
-        launches += [self._copy(each, stored(each), homes) for each in self.copied]
-        inputs = self.program.inputs
-        updates = {
-            output.name: inputs[output.updates].name
-            for output in self.program.outputs
-            if output.updates is not None
-        }
-        return self._placed(abreast(launches, updates), buffered)
-
-    def _own(self, node: Node) -> list[Output]:
-        """Return the outputs that a value is written to by the launch that computes it."""
-        return [o for o in self.outputs.get(node.number, ()) if o not in self.copied]
-
-    def _launch(
-        self, group: Group, homes: dict[int, Home], over: dict[int, Node]
-    ) -> Launch:
-        values: list[Node] = []
-        writes: list[Home] = []
-        updates: list[int | None] = []
-        for node in group.values:
-            every: list[Output | None] = [*self._own(node)]
-            for output in every or [None]:
-                values.append(node)
-                writes.append(homes[node.number] if output is None else output.name)
-                into = None if output is None else output.updates
-                source: Node | None = (
-                    None if into is None else self.program.inputs[into]
-                )
-                source = over.get(node.number) if output is None else source
-                updates.append(
-                    source.number if source and source in group.reads else None
-                )
-        made, read = self.groups.pieces.of(values, self.groups.memory(group), updates)
-        reads = tuple(
-            node.name if isinstance(node, Input) else homes[node.number]
-            for node in read
-        )
-        return Launch(made, reads, tuple(writes), reason_of(group, self.groups))
-
-    def _copy(self, output: Output, value: Node, homes: dict[int, Home]) -> Launch:
-        made = copying(self.program.name, value)
-        return Launch(
-            made,
-            (homes[value.number],),
-            (output.name,),
-            "copied: others read it before",
-        )
-
-    def _placed(self, launches: Sequence[Launch], buffered: Sequence[Node]) -> Plan:
-        """Return the launches with places of the values that lie in the workspace."""
-        lives: dict[Home, list[int]] = {}
-        for number, launch in enumerate(launches):
-            for home in (*launch.writes, *launch.reads):
-                lives.setdefault(home, []).append(number)
-        every = [
-            buffers.Life(nbytes(node), min(lives[home]), max(lives[home]))
-            for home, node in enumerate(buffered)
-        ]
-        offsets, size = buffers.placed(every)
-        reasons = self.groups.cuts.reasons
-        found = tuple(
-            Buffer(*life, offset, reasons.get(node.number, "a partition stores it"))
-            for node, life, offset in zip(buffered, every, offsets, strict=True)
-        )
-        bound = buffers.bound(every)
-        return Plan(tuple(launches), found, size, bound, parts_of(self.groups))
-
-
-def reason_of(group: Group, groups: Groups) -> str:
-    """Return what a launch computes, and the traffic that its parts save together."""
-    nodes, _ = inside(group.values, groups.memory(group))
-    products = [node for node in nodes if is_product(node)]
-    reductions = [node for node in nodes if is_walk(node)]
-    names = dict.fromkeys(node.op for node in nodes if isinstance(node, Apply))
-    own = {node.number for node in group.values}
-    saved = sum(2 * nbytes(node) for node in reductions if node.number not in own)
-    what = "loops" if loops(nodes) else "elementwise"
-    if group.again:
-        shown = " and ".join("x".join(map(str, node.shape)) for node in group.values)
-        what = f"weighted sums {shown}"
-    elif len(products) > 1:
-        what = f"attention {'x'.join(map(str, products[0].shape))}"
-    elif products:
-        (product,) = products
-        depth = product.a.shape[-1] if isinstance(product, Dot) else 0
-        if isinstance(product, Reduce):
-            depth = nbytes(product.arg) // product.arg.dtype.bytes
-            depth //= max(1, nbytes(product) // product.dtype.bytes)
-        what = f"product {'x'.join(map(str, product.shape))} of depth {depth}"
-        names.pop("multiply", None) if isinstance(product, Reduce) else None
-    elif reductions:
-        what = "rows: " + ", ".join(
-            dict.fromkeys(getattr(n, "op", "segments") for n in reductions)
-        )
-    fused = f" with {', '.join(names)}" if names and reductions else ""
-    gain = f": saves {_size(saved)}" if fused and saved else ""
-    return f"{what}{fused}{gain}"
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
+        return Laid(self.groups, order, over, self.copied).plan()

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from steelyard_kernels.errors import CompilerBug, KernelError
-from steelyard_kernels.plan.cuts import Cuts
 from steelyard_kernels.plan.groups import Groups
 from steelyard_kernels.plan.pieces import Group
-from steelyard_kernels.schedule.gpu import Gpu
-from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.schedule import Part, Schedule
 
 
@@ -28,11 +25,9 @@ def parts_of(groups: Groups) -> tuple[Part, ...]:
 class Given(Groups):
     """The launches that a partition says; raises KernelError for none of the program."""
 
-    def __init__(
-        self, cuts: Cuts, device: Machine | Gpu, parts: Sequence[Part]
-    ) -> None:
+    def __init__(self, found: Groups, parts: Sequence[Part]) -> None:
         self._parts = parts
-        super().__init__(cuts, device)
+        super().__init__(found.cuts, found.device, found.bodies)
 
     def find(self) -> None:
         """Have launches store what the partition says."""

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from math import prod
 from typing import Final, TypeAlias
 
-from steelyard_kernels.errors import KernelError
+from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.expression.expr import (
     Along,
+    Apply,
     Arange,
+    Broadcast,
+    Cast,
+    Chains,
     Dot,
-    Input,
     Node,
     Program,
     Reduce,
     Reshape,
     Result,
-    Row,
     operands,
 )
+from steelyard_kernels.expression.rows import in_memory
+from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.nest.axes import beyond, one_space, stored
 from steelyard_kernels.nest.places import walks
@@ -36,8 +40,8 @@ LONG: Final = 1 << 20
 """Elements: some hundred microseconds of a core, which a launch is nothing beside."""
 
 MOST_HELD: Final = 8192
-"""Elements of all values without loops, products of sums among them, that registers hold
-better than launches, an eighth of them in one value.
+"""Elements of all values, products of sums among them, that registers hold better than
+launches, an eighth of them in one value.
 
 A launch more costs 20 ns on a CPU and 2 us on a GPU; a text of so many is built in a
 second, one of 24,000 in 2.3 (that of 60 launches in 0.4).
@@ -78,36 +82,42 @@ def is_nothing(program: Program) -> bool:
 
 def is_one(program: Program) -> bool:
     """Say whether a program is one kernel for certain, without a look at its parts."""
-    if program.chains:
-        return True
-    if any(isinstance(node, Result) for node in program.nodes):
-        return not _may_overflow(program)
+    if program.chains or any(isinstance(node, Result) for node in program.nodes):
+        return _is_held(_computed(program)) and _updates_late(program)
     if any(map(is_long, program.nodes)):
         return False
     kind = strategy(program)
     if is_nothing(program):
         return True
     if kind == "carries":
-        sizes = [*map(_products, program.nodes)]
-        few = sum(sizes) <= MOST_HELD and max(sizes) <= MOST_HELD // 8
-        return few or not all(map(walks, beyond(program)))
+        return _is_held(program.nodes) or not all(map(walks, beyond(program)))
     if kind == "loops" or not one_space(program):
         return False
     return in_place(program, rows=kind == "rows")
 
 
-def _may_overflow(program: Program) -> bool:
-    """Say whether anything beside loops has more elements than registers hold."""
-    from steelyard_kernels.nest.carried.registers import MOST_ELEMENTS
+def _is_held(nodes: Iterable[Node]) -> bool:
+    """Say whether registers hold all that nodes compute better than launches would."""
+    sizes = [*map(_products, nodes)]
+    return sum(sizes) <= MOST_HELD and max(sizes, default=0) <= MOST_HELD // 8
 
-    beside = [n for n in program.nodes if not isinstance(n, Result | Row | Input)]
-    read = [arg for node in beside for arg in operands(node)]
-    every = [*beside, *read, *map(stored, program.outputs)]
-    return any(
-        _products(node) > MOST_ELEMENTS
-        for node in every
-        if not (isinstance(node, Result) and node.stacks)
-    )
+
+def _computed(program: Program) -> Iterator[Node]:
+    """Yield what a program with loops computes, and what of memory it computes with."""
+    for node in everywhere(program.nodes):
+        if not (in_memory(node) or isinstance(node, Chains)):
+            yield node
+            if isinstance(node, Apply | Cast | Broadcast | Reduce | Dot | Along):
+                yield from filter(in_memory, operands(node))
+
+
+def _updates_late(program: Program) -> bool:
+    """Say whether no chain or thread, of any device, overwrites what others still read."""
+    try:
+        check_updates(program, "carries", "cuda")
+    except Unsupported:
+        return False
+    return True
 
 
 def is_long(node: Node, least: int = LONG) -> bool:

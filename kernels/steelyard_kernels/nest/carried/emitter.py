@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from math import prod
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,7 +35,13 @@ from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.monoids import MONOIDS, accumulator, rounding_loss
 from steelyard_kernels.nest.carried.lanes import Lanes
-from steelyard_kernels.nest.carried.layout import exchanges, lane_axis, numbered, viewed
+from steelyard_kernels.nest.carried.layout import (
+    FUNCTION,
+    exchanges,
+    lane_axis,
+    numbered,
+    viewed,
+)
 from steelyard_kernels.nest.carried.outline import Body
 from steelyard_kernels.nest.carried.products import Products
 from steelyard_kernels.nest.carried.registers import NEVER, ROLLED_ONCE
@@ -43,8 +49,6 @@ from steelyard_kernels.nest.carried.tensor import Memory, Tensor, Value, uniform
 from steelyard_kernels.nest.sorts import is_before, keyed
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule import values
-
-FUNCTION: Final = 10  # instructions of an operation that is a function
 
 
 class Emitter(Products):

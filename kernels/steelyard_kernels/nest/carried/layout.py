@@ -8,14 +8,29 @@ left over hold anything.
 from __future__ import annotations
 
 from functools import cache
-from math import prod
+from math import ceil, prod
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard_kernels.expression.expr import Along, Gather, Shape, View
+from steelyard_kernels.expression.expr import (
+    Along,
+    Apply,
+    Dot,
+    Gather,
+    Node,
+    Reduce,
+    Reshape,
+    Shape,
+    View,
+)
+from steelyard_kernels.ops import OPERATIONS
 
+FUNCTION: Final = 10  # instructions of an operation that is a function
+ROLLED: Final = (
+    8  # vectors of one that are a loop, where another one costs time as well
+)
 Vector: TypeAlias = tuple[int, ...]  # the element in each lane that has one
 
 
@@ -72,6 +87,23 @@ def viewed(view: View | Gather) -> tuple[NDArray[Any], NDArray[Any]]:
         inside &= (at >= 0) & (at < extent)
         numbers = numbers * extent + at
     return numbers, inside
+
+
+def spelled(node: Node, width: int) -> int:
+    """Return about how many statements a node is on lanes: of vectors, or of elements."""
+    size, longest = prod(node.shape), max((*node.shape, 1))
+    vectors = size // longest * -(-longest // width)
+    if isinstance(node, Apply):
+        cost = ceil(OPERATIONS[node.op].cost.cpu)
+        return cost * (vectors if cost < FUNCTION else min(vectors, ROLLED))
+    if isinstance(node, Dot):
+        return node.b.shape[0] * vectors
+    if isinstance(node, Along):
+        return line_steps(node)[1]
+    if isinstance(node, Reduce):
+        last = node.of_rows
+        return prod(node.arg.shape) // (min(width, node.arg.shape[-1]) if last else 1)
+    return size if isinstance(node, View | Gather | Reshape) else vectors
 
 
 def line_steps(node: Along) -> tuple[int, int]:

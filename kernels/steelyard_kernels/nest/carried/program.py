@@ -23,6 +23,7 @@ from steelyard_kernels.expression.expr import (
 from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.nest.carried.emitter import Emitter
 from steelyard_kernels.nest.carried.lanes import Lanes
+from steelyard_kernels.nest.carried.layout import ROLLED
 from steelyard_kernels.nest.carried.loop import LoopEmitter
 from steelyard_kernels.nest.carried.outline import (
     Body,
@@ -30,7 +31,6 @@ from steelyard_kernels.nest.carried.outline import (
     in_registers,
     varying,
 )
-from steelyard_kernels.nest.carried.registers import ROLLED_OFTEN
 from steelyard_kernels.nest.carried.tensor import Memory, Tensor, Value, whole
 from steelyard_kernels.schedule.carries import Knobs
 from steelyard_kernels.schedule.parameters import Arguments
@@ -142,7 +142,7 @@ class ProgramEmitter(Emitter):
         stacks = {
             result.place: self._stacks(result) for result in results if result.stacks
         }
-        rolled, self.rolled = self.rolled, max(self.rolled, ROLLED_OFTEN)
+        rolled, self.rolled = self.rolled, max(self.rolled, ROLLED)
         last = LoopEmitter(self, self.knobs, node.loop, stacks).emit()
         self.rolled = rolled
         if stacks:

@@ -26,8 +26,7 @@ from steelyard_kernels.nest.carried.tensor import Memory, Tensor
 
 Made = TypeVar("Made")
 MOST_ELEMENTS: Final = 4096  # of a value in registers: each vector is some text
-ROLLED_ONCE: Final = 2  # vectors of a heavy function that are a loop, computed once,
-ROLLED_OFTEN: Final = 8  # and in loops, where another loop costs time as well
+ROLLED_ONCE: Final = 2  # vectors of a heavy function that are a loop, computed once
 NEVER: Final = 1 << 30  # where threads have the vectors, or vectors are iterations
 
 
@@ -77,8 +76,8 @@ class Registers:
         if prod(shape) > MOST_ELEMENTS:
             raise Unsupported(
                 f"{self.name}: {self.doing} a value of shape {shape} takes registers for "
-                f"{prod(shape)} elements, at most {MOST_ELEMENTS} are held; compute it in "
-                "parts: rows in a scan, or NumPy before the kernel."
+                f"{prod(shape)} elements, at most {MOST_ELEMENTS} are held; leave the "
+                "schedule out, so that launches compute it."
             )
 
     def checked(self, shape: Shape) -> tuple[Vector, ...]:

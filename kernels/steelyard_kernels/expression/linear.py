@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from steelyard_kernels.dtypes import int32
 from steelyard_kernels.expression.expr import Apply, Cast, Constant, Loop, Node
 
 
@@ -14,8 +15,9 @@ def linear(node: Node, loop: Loop) -> tuple[int, int] | None:
         return 1, 0
     if isinstance(node, Constant):
         return 0, int(node.value)
-    if isinstance(node, Cast) and node.arg.dtype.kind == "int":
-        return linear(node.arg, loop)  # rows are numbered below 2**31
+    if isinstance(node, Cast) and {node.dtype.kind, node.arg.dtype.kind} == {"int"}:
+        wraps = node.dtype.bytes < int32.bytes  # rows are numbered below 2**31
+        return None if wraps else linear(node.arg, loop)
     if not isinstance(node, Apply) or len(node.args) != 2:
         return None
     left, right = (linear(arg, loop) for arg in node.args)
@@ -24,6 +26,9 @@ def linear(node: Node, loop: Loop) -> tuple[int, int] | None:
     if node.op in {"add", "subtract"}:
         sign = 1 if node.op == "add" else -1
         return left[0] + sign * right[0], left[1] + sign * right[1]
+    if node.op == "multiply" and 0 in (left[0], right[0]):
+        times, (slope, start) = (left[1], right) if left[0] == 0 else (right[1], left)
+        return times * slope, times * start
     if node.op in {"minimum", "maximum"} and isinstance(loop.length, int):
         return _outer(node.op, left, right, loop.length - 1)
     return None
