@@ -24,10 +24,11 @@ from steelyard_kernels.plan import buffers
 from steelyard_kernels.plan.abreast import abreast
 from steelyard_kernels.plan.chunks import in_chunks
 from steelyard_kernels.plan.cuts import WALKS, Cuts, is_product, nbytes
+from steelyard_kernels.plan.fusions import fuse
 from steelyard_kernels.plan.groups import Groups
 from steelyard_kernels.plan.launches import Buffer, Home, Launch, Plan
 from steelyard_kernels.plan.pieces import Group, copying, inside
-from steelyard_kernels.plan.rates import is_kernel, predicted, rates_of
+from steelyard_kernels.plan.rates import is_kernel, predicted
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.strategies import heuristic, lower
@@ -59,6 +60,7 @@ def _partition(program: Program, device: Machine | Gpu, *, hands: bool) -> Plan 
         first |= cuts.late
         cuts = Cuts(program, first, tensor_cores=tensor_cores)
     groups = Groups(cuts, device)
+    fuse(groups)
     plan = _Planned(program, groups).plan()
     if sum(each.program.copies for each in plan.launches) == 1:
         return None
@@ -74,9 +76,8 @@ def _walks_apart(program: Program, plan: Plan, device: Machine | Gpu) -> bool:
         return True
     if not all(is_kernel(launch.program) for launch in plan.launches):
         return True  # registers hold what has no prediction
-    rates = rates_of(device)
-    apart = sum(predicted(each.program, rates) for each in plan.launches)
-    return predicted(program, rates) > apart
+    apart = sum(predicted(each.program, device) for each in plan.launches)
+    return predicted(program, device) > apart
 
 
 def _has_schedule(program: Program, device: Machine | Gpu) -> bool:
@@ -119,7 +120,7 @@ class _Planned:
         if source in writer.reads:
             into = [source.number if node is value else None for node in writer.values]
             made, _ = groups.pieces.of(writer.values, groups.memory(writer), into)
-            if not groups.once(made, is_kernel):
+            if not groups.once(is_kernel, made):
                 return False
         return groups.put_behind(writer, groups.readers(source))
 
@@ -165,7 +166,7 @@ class _Planned:
                 continue
             into = [read.number if each is node else None for each in group.values]
             made, _ = self.groups.pieces.of(group.values, memory, into)
-            if self.groups.once(made, is_kernel):
+            if self.groups.once(is_kernel, made):
                 return read
         return None
 
@@ -240,7 +241,7 @@ class _Planned:
             for home, node in enumerate(buffered)
         ]
         offsets, size = buffers.placed(every)
-        reasons = self.groups.cuts.reasons
+        reasons = self.groups.stored
         found = tuple(
             Buffer(*life, offset, reasons[node.number])
             for node, life, offset in zip(buffered, every, offsets, strict=True)
