@@ -13,9 +13,10 @@ from math import prod
 from typing import Final
 
 from steelyard_kernels.expression.expr import Input, Node, Reduce
-from steelyard_kernels.plan.cuts import MOVED, is_product
+from steelyard_kernels.plan.cuts import MOVED
 from steelyard_kernels.plan.groups import Groups, numbers
 from steelyard_kernels.plan.pieces import Group, computed, inside
+from steelyard_kernels.plan.products import is_product
 from steelyard_kernels.plan.rates import (
     is_kernel,
     is_tiled,

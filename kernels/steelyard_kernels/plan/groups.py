@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.expression.expr import Input, Node, Program, operands
 from steelyard_kernels.nest.axes import stored
-from steelyard_kernels.plan.cuts import MOVED, Cuts, is_product, is_still
+from steelyard_kernels.plan.cuts import MOVED, Cuts, is_still
 from steelyard_kernels.plan.pieces import Group, Pieces, inside
+from steelyard_kernels.plan.products import is_product
 from steelyard_kernels.plan.rates import predicted
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine

@@ -23,11 +23,12 @@ from steelyard_kernels.nest.axes import stored
 from steelyard_kernels.plan import buffers
 from steelyard_kernels.plan.abreast import abreast
 from steelyard_kernels.plan.chunks import in_chunks
-from steelyard_kernels.plan.cuts import WALKS, Cuts, is_product, nbytes
+from steelyard_kernels.plan.cuts import WALKS, Cuts, nbytes
 from steelyard_kernels.plan.fusions import fuse
 from steelyard_kernels.plan.groups import Groups
 from steelyard_kernels.plan.launches import Buffer, Home, Launch, Plan
 from steelyard_kernels.plan.pieces import Group, copying, inside
+from steelyard_kernels.plan.products import is_product, widened
 from steelyard_kernels.plan.rates import is_kernel, predicted
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
@@ -53,12 +54,13 @@ def partition(program: Program, device: Machine | Gpu) -> Plan | None:
 
 
 def _partition(program: Program, device: Machine | Gpu, *, hands: bool) -> Plan | None:
-    whole, program = program, in_chunks(program, device, hands=hands)
-    tensor_cores = isinstance(device, Gpu) and bool(device.cores)
-    cuts, first = Cuts(program, tensor_cores=tensor_cores), dict[int, str]()
+    gpu = device if isinstance(device, Gpu) and device.cores else None
+    whole = widened(program, gpu) if gpu else program
+    program = in_chunks(whole, device, hands=hands)
+    cuts, first = Cuts(program, gpu=gpu), dict[int, str]()
     while cuts.late:
         first |= cuts.late
-        cuts = Cuts(program, first, tensor_cores=tensor_cores)
+        cuts = Cuts(program, first, gpu=gpu)
     groups = Groups(cuts, device)
     fuse(groups)
     plan = _Planned(program, groups).plan()

@@ -18,7 +18,7 @@ from steelyard_kernels.nest.axes import Nest, one_space
 from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.nest.reads import reads_of
-from steelyard_kernels.plan.cuts import is_product
+from steelyard_kernels.plan.products import is_product
 from steelyard_kernels.schedule.aliasing import updates_in_place
 from steelyard_kernels.schedule.contraction import product_of
 from steelyard_kernels.schedule.gpu import Gpu
