@@ -42,20 +42,26 @@ def fuse(groups: Groups) -> None:
 
 
 def _attend(groups: Groups, group: Group) -> None:
-    """Have one launch weigh values by a softmax of scores, where a kernel does."""
-    for weights in group.reads if groups.multiplies(group) else ():
-        softmax = groups.alone(weights, group)
-        if softmax is None or groups.multiplies(softmax):
-            continue
-        for logits in softmax.reads:
-            scores = groups.alone(logits, softmax)
-            if scores is not None and groups.multiplies(scores):
-                every = scores, softmax, group
-                program = groups.together(*every)
-                tiled = groups.once(is_tiled, program, groups.device)
-                if tiled and groups.saves(program, *every):
-                    groups.join(*every)
-                    return
+    """Have one launch weigh values by a softmax of scores, where a kernel does.
+
+    It is made of a product that it waits for, and of all between, if nobody else reads that.
+    """
+    chain = [group] if group in groups.every and groups.multiplies(group) else []
+    scores = dict[Group, None]()
+    for each in chain:  # which grows
+        before = groups.before(each)
+        scores |= dict.fromkeys(filter(groups.multiplies, before))
+        chain += [x for x in before if x not in {*chain, *scores}]
+    for first in scores:
+        every = [first]
+        for each in every:  # which grows
+            every += [x for x in chain if x not in every and each in groups.before(x)]
+        if all(groups.is_within(x, every) for x in every if x is not group):
+            program = groups.together(*every)
+            tiled = groups.once(is_tiled, program, groups.device)
+            if tiled and groups.saves(program, *every):
+                groups.join(*every)
+                return
 
 
 def _follow(groups: Groups, group: Group) -> None:
@@ -92,8 +98,12 @@ def _merge(groups: Groups) -> None:
 
 
 def _try(groups: Groups, one: Group, other: Group) -> None:
-    """Join two launches unless one is read elsewhere, or another lies between them."""
-    joint = groups.cuts.joint(one.needs | other.needs)
+    """Join two launches unless one is read elsewhere, or another lies between them.
+
+    Those of several products have no reductions in common with others.
+    """
+    cuts, needs = groups.cuts, one.needs | other.needs
+    joint = cuts.joint(needs) or needs in {one.needs, other.needs}
     if joint and groups.still(one, other) and not groups.apart(one, other):
         _join(groups, one, other)
 
@@ -103,7 +113,11 @@ def _join(groups: Groups, one: Group, other: Group) -> None:
     if one.again or other.again:
         return
     program = groups.together(one, other)
-    kernel = groups.once(is_one, program) or groups.once(is_kernel, program)
+    kernel = (
+        groups.once(is_one, program)
+        or groups.once(is_kernel, program)
+        or groups.once(is_tiled, program, groups.device)
+    )
     if kernel and groups.saves(program, one, other):
         groups.join(one, other)
 
@@ -118,19 +132,21 @@ class Weights:
         """Have all that multiply computed weights compute these again, if kernels do.
 
         What they are made of but products, one value a row, is stored for that; what
-        nobody reads then is not.
+        nobody reads then is not. The last ones come first: these may be made of others.
         """
         groups = self.groups
-        every = dict.fromkeys(read for group in groups.every for read in group.reads)
-        for weights in [read for read in every if read.number in groups.of]:
-            readers = groups.readers(weights)
+        every = {read.number: read for group in groups.every for read in group.reads}
+        for number in sorted(every.keys() & groups.of.keys(), reverse=True):
+            weights, readers = every[number], groups.readers(every[number])
+            if isinstance(weights, Reduce) and not is_product(weights):
+                continue  # one value a row
             found = [self._weighed(group, prod(weights.shape)) for group in readers]
             kept = weights.number in groups.own or not all(again for again, _ in found)
             for group, (again, rows) in zip(readers, found, strict=True):
                 if not kept:
                     groups.store(rows, "weights are made of it")
                     self._beside(group, again)
-        groups.forget()
+            groups.forget()
         self._total()
         groups.forget()
 

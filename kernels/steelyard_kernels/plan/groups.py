@@ -111,6 +111,11 @@ class Groups:
                 for node in group.values:
                     del self.stored[node.number]
 
+    def is_within(self, group: Group, others: Container[Group]) -> bool:
+        """Say whether other launches alone read what one stores."""
+        own = {*self.own} & numbers(group.values)
+        return not own and not any(self._read_by(n, others) for n in group.values)
+
     def _wanted(self, *groups: Group) -> list[Node]:
         """Return the values of launches that others read, or that are the program's."""
         every = [node for group in groups for node in group.values]
@@ -167,7 +172,7 @@ class Groups:
             group = pending.pop()
             if id(group) in done:
                 continue
-            before = [each for each in self._before(group) if id(each) not in done]
+            before = [each for each in self.before(group) if id(each) not in done]
             if before:
                 if id(group) in opened:
                     raise CompilerBug(
@@ -186,14 +191,16 @@ class Groups:
     def _order(group: Group) -> int:
         return max(node.number for node in group.values)
 
-    def _before(self, group: Group) -> list[Group]:
-        """Return the launches that write what one reads, and those it must wait for."""
+    def before(self, *groups: Group) -> list[Group]:
+        """Return the launches that write what some read, and those they must wait for."""
         found = [
             self.of[node.number]
+            for group in groups
             for node in group.reads
             if node.number in self.of and not isinstance(node, Input)
         ]
-        return list(dict.fromkeys([*found, *group.behind]))
+        found += [each for group in groups for each in group.behind]
+        return [each for each in dict.fromkeys(found) if each not in groups]
 
     def still(self, one: Group, other: Group) -> bool:
         """Say whether what one stores is read at the places where the other computes."""
@@ -216,7 +223,7 @@ class Groups:
         return True
 
     def _waits(self, last: Group, first: Group) -> bool:
-        return first in self._before(last) or self._between((first, last), last)
+        return first in self.before(last) or self._between((first, last), last)
 
     def apart(self, *every: Group) -> bool:
         """Say whether another launch lies between some, in either order."""
@@ -224,7 +231,7 @@ class Groups:
 
     def _between(self, own: Sequence[Group], last: Group) -> bool:
         """Say whether another launch waits for one of some, and the last for that."""
-        pending = [each for each in self._before(last) if each not in own]
+        pending = [each for each in self.before(last) if each not in own]
         looked: set[int] = set()
         while pending:
             group = pending.pop()
@@ -232,7 +239,7 @@ class Groups:
                 return True
             if id(group) not in looked:
                 looked.add(id(group))
-                pending += self._before(group)
+                pending += self.before(group)
         return False
 
 

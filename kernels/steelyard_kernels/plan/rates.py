@@ -7,7 +7,6 @@ takes.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from math import inf, prod
 from typing import Final
 
@@ -26,7 +25,7 @@ from steelyard_kernels.schedule.model import CACHE_RATE, FORK_JOIN_NS, Machine
 from steelyard_kernels.schedule.model_product import model
 from steelyard_kernels.schedule.recipes.contraction import on_gpu
 from steelyard_kernels.schedule.schedule import unheard
-from steelyard_kernels.schedule.search import tiled
+from steelyard_kernels.schedule.search import fused_tilings, tiled
 from steelyard_kernels.schedule.strategies import strategy
 from steelyard_kernels.schedule.weighted import weighted_of
 
@@ -34,6 +33,7 @@ from steelyard_kernels.schedule.weighted import weighted_of
 # kernel: of 128 and 192 columns on an H200.
 FOLLOWS_NS: Final = 1700.0
 REDUCES_NS: Final = 900.0
+HANDED_NS: Final = 800.0  # from one launch to the next, beside a kernel's own time
 
 
 def _rates(device: Machine | Gpu) -> tuple[float, float, float, float]:
@@ -51,22 +51,33 @@ def _rates(device: Machine | Gpu) -> tuple[float, float, float, float]:
 def predicted(program: Program, device: Machine | Gpu) -> float:
     """Return what a launch of a program takes, in nanoseconds.
 
-    What no nest is, loops and many small values, is taken to compute each value once.
+    Of several products in a kernel a model says so. What no nest is, loops and many small
+    values, is taken to compute each value once.
     """
     memory, rate, others, launch = _rates(device)
-    operations = cost.operations(program)
+    operations, nest = cost.operations(program), _nest(program)
+    if nest is not None and isinstance(device, Gpu):
+        every = fused_tilings(nest, device, unheard)
+        if best := min([each.predict(device).total for each in every], default=0.0):
+            return HANDED_NS + best
     if not is_tiled(program, device):
         rate = others
-        with suppress(KernelError):
-            operations += 2 * _walked(nest_of(program)) * program.copies
+        operations += 2 * _walked(nest) * program.copies if nest else 0
     return launch + max(cost.bytes_moved(program) / memory, operations / rate)
+
+
+def _nest(program: Program) -> Nest | None:
+    """Return the nest that a program is; None for what is none."""
+    try:
+        return nest_of(program)
+    except KernelError:
+        return None
 
 
 def is_tiled(program: Program, device: Machine | Gpu) -> bool:
     """Say whether tensor cores, or a CPU's blocks of registers, multiply in a kernel."""
-    try:
-        nest = nest_of(program)
-    except KernelError:
+    nest = _nest(program)
+    if nest is None:
         return False
     every = tiled(nest, device, aligned=True, likely=True, refuse=unheard)
     return next(every, None) is not None
@@ -74,10 +85,7 @@ def is_tiled(program: Program, device: Machine | Gpu) -> bool:
 
 def weighted_scores(program: Program, gpu: Gpu) -> int:
     """Return of how many products a kernel makes weights of sums; 0 if none does."""
-    try:
-        nest = nest_of(program) if one_space(program) else None
-    except KernelError:
-        return 0
+    nest = _nest(program) if one_space(program) else None
     whole = weighted_of(nest) if nest else "has several spaces"
     if isinstance(whole, str) or not is_tiled(program, gpu):
         return 0

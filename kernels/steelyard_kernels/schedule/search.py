@@ -108,6 +108,17 @@ def _on_gpu(
     return iter(handing)
 
 
+def fused_tilings(nest: Nest, gpu: Gpu, refuse: Refuse) -> list[AttentionTiling]:
+    """Return the legal tilings of several products of one kernel; none where it has not."""
+    found = fused(nest)
+    if isinstance(found, str) or not gpu.cores:
+        return []
+    kind, whole = found
+    every = list(kind.proposed(whole, gpu))
+    kept = {*legal(every, lambda tiling: tiling.problem(gpu), refuse)}
+    return [tiling for tiling in every if tiling.schedule in kept]
+
+
 def tiled(
     nest: Nest, device: Machine | Gpu, *, aligned: bool, likely: bool, refuse: Refuse
 ) -> Iterator[Schedule]:
@@ -116,11 +127,8 @@ def tiled(
         yield from contraction.on_gpu(
             nest, device, aligned=aligned, likely=likely, refuse=refuse
         )
-        found = fused(nest)
-        if not isinstance(found, str) and aligned and device.cores:
-            kind, whole = found
-            every = kind.proposed(whole, device)
-            yield from legal(every, lambda tiling: tiling.problem(device), refuse)
+        if aligned:
+            yield from [x.schedule for x in fused_tilings(nest, device, refuse)]
         return
     from steelyard_kernels.schedule.recipes import attention_blocks, blocks
 
