@@ -221,6 +221,20 @@ PRODUCTS = [
         data="unit",
     ),
     Row(
+        "vectors by rows",  # one query's scores, and what they weigh
+        lambda q, k: xp.einsum("bd,bnd->bn", q, k),
+        "3,33 3,7,33; 2,64 2,40,64; 1,1 1,5,1",
+        "float32 float16 float32",
+        data="unit",
+    ),
+    Row(
+        "vectors by columns",
+        lambda w, v: xp.einsum("bn,bnd->bd", w, v),
+        "3,33 3,33,7; 2,640 2,640,64; 5,0 5,0,2",
+        "float32 float16 int32",
+        data="unit",
+    ),
+    Row(
         "einsum",
         lambda a, b: xp.einsum("bhqd,bkhd->bhqk", a, b),
         "2,3,5,8 2,7,3,8",

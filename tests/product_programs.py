@@ -122,6 +122,8 @@ CASES = [
             ("linear_in_int32", "int8"),
             ("in_int32", "uint8"),
             ("linear_in_int32", "uint8 int8"),
+            ("linear", "int8"),  # which wraps
+            ("product", "uint8"),
             ("linear_as_tf32", "float32"),
             ("as_tf32", "float32"),
         )

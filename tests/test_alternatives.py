@@ -82,7 +82,7 @@ def test_alternatives_on_a_gpus_threads():
     program = simplify(residual.program(*arrays))
     (want,) = evaluate(program, arrays).values()
     found, _ = every(program, H100)
-    assert len(found) > 2
+    assert len(found) > 1
     for schedule, _ in found[:6]:
         plan = partition.given(program, H100, schedule.launches)
         near(on_threads(program, arrays, plan)["out"], want)

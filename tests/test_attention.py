@@ -227,6 +227,38 @@ def windowed(q, k, v):
     return xp.matmul(softmax(xp.where(i - j < 8, s, -1e4)), v)
 
 
+@kernel
+def unshifted(q, k, v):
+    """Take powers of the scores as they are."""
+    e = xp.exp(xp.matmul(q, k.mT) * 0.125)
+    return xp.matmul(e / xp.sum(e, axis=-1, keepdims=True), v)
+
+
+@kernel
+def below_a_number(q, k, v):
+    """Take powers below a number that is never too small."""
+    e = xp.exp(xp.matmul(q, k.mT) * 0.125 - 4.0)
+    return xp.matmul(e / xp.sum(e, axis=-1, keepdims=True), v)
+
+
+@kernel
+def divided_later(q, k, v):
+    """Divide what was weighed."""
+    s = xp.matmul(q, k.mT).astype("float32") * 0.125
+    e = xp.exp(s - xp.max(s, axis=-1, keepdims=True))
+    found = xp.matmul(e.astype(q.dtype), v).astype("float32")
+    return found / xp.sum(e, axis=-1, keepdims=True) + 1.0
+
+
+@kernel
+def by_logarithm(q, k, v):
+    """Subtract the logarithm of the powers' sum."""
+    s = xp.matmul(q, k.mT).astype("float32") * 0.125
+    most = xp.max(s, axis=-1, keepdims=True)
+    total = xp.sum(xp.exp(s - most), axis=-1, keepdims=True)
+    return xp.matmul(xp.exp(s - (most + xp.log(total))).astype(q.dtype), v)
+
+
 @pytest.mark.parametrize(
     ("made", "scale", "ahead"),
     [
@@ -238,6 +270,10 @@ def windowed(q, k, v):
         (negative, None, None),
         (scaled, None, None),  # every score by itself
         (windowed, None, None),
+        (unshifted, 0.125, None),
+        (below_a_number, 0.125, None),
+        (divided_later, 0.125, None),
+        (by_logarithm, 0.125, None),
     ],
 )
 def test_forms_of_a_softmax_are_recognised(made, scale, ahead):

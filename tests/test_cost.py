@@ -36,3 +36,10 @@ def test_operations_count_arithmetic_only():
     program = some.program(((3, 5), "float32"), ((5,), "float64"))
     assert cost.operations(program) == 15 + 15 + 15 + 3 * 15
     assert cost.operations(library.copy.program(((9,), "float32"))) == 0
+
+
+def test_of_an_array_that_elements_are_taken_of_these_alone_count():
+    """An embedding reads its tokens' rows, however large its table is."""
+    taken = kernel(lambda table, tokens: xp.take(table, tokens, axis=0))
+    program = taken.program(((30000, 64), "float16"), ((5,), "int32"))
+    assert cost.bytes_moved(program) == 2 * 5 * 64 * 2 + 5 * 4

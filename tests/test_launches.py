@@ -11,14 +11,16 @@ import simt
 import simt_tiles
 
 from steelyard_kernels import array as xp
+from steelyard_kernels import dtypes
 from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import kernel
-from steelyard_kernels.grad import grad, value_and_grad
+from steelyard_kernels.grad import grad, value_and_grad, vjp
 from steelyard_kernels.library import bert
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan import buffers, partition
+from steelyard_kernels.plan.products import widened
 from steelyard_kernels.reference import evaluate
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.strategies import heuristic
@@ -26,6 +28,7 @@ from steelyard_kernels.targets import device, machine, parse
 from steelyard_kernels.toolchains import toolchain
 
 EXTENTS = (8, 24, 33)
+H200 = device(parse("cuda:sm_90a"))
 
 
 def plan_of(made, *specs, target="cpu"):
@@ -229,6 +232,77 @@ def test_a_program_of_one_kernel_is_no_plan():
     built = one.build(((64, 32), "float32"), ((32, 16), "float32"))
     assert built.plan is None
     assert built.parts == ()
+
+
+@pytest.mark.parametrize(
+    ("made", "shapes"),
+    [
+        (lambda x, w: xp.maximum(x, 0) @ w, "512,512 512,512"),
+        (lambda x, w: ((x + 1) @ w) + (x + 1), "512,768 768,768"),
+        (lambda x, y, w: xp.concat([x, y], axis=1) @ w, "512,384 512,384 768,768"),
+        (lambda q, k, v: softmax(q @ k.mT) @ v, " ".join(["4,512,512"] * 3)),
+    ],
+    ids=["maximum", "read twice", "joined", "long heads"],
+)
+def test_no_join_costs_a_gpus_product_its_tiles(made, shapes):
+    """A kernel of threads may be: it is predicted, and launches apart are quicker."""
+    specs = [(tuple(map(int, each.split(","))), "float16") for each in shapes.split()]
+    plan = plan_of(kernel(made), *specs, target="cuda:sm_90a")
+    chosen = [heuristic(each.program, H200) for each in plan.launches]
+    products = [each for each in plan.launches if each.reason.startswith("product")]
+    assert sum(each.multiplies_tiles for each in chosen) == len(products) > 0
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_90a", "cuda:sm_80"])
+@pytest.mark.parametrize(
+    ("kinds", "read"),
+    [
+        ("float16 bfloat16", "float32"),  # as tf32
+        ("bfloat16 float8_e4m3fn", "bfloat16"),
+        ("float8_e5m2 float16", "float16"),
+        ("float8_e5m2 bfloat16", "bfloat16"),
+        ("float8_e4m3fn float8_e5m2", ""),
+        ("float32 float16", None),  # no dtype of tensor cores has all its numbers
+        ("float64 bfloat16", None),
+    ],
+)
+def test_factors_of_two_dtypes_are_multiplied_as_those_of_one(kinds, read, target):
+    """It has all numbers of both: no value changes, and a cast is a launch."""
+    one, other = map(dtypes.of, kinds.split())
+    wide = "float64" if one is dtypes.float64 else "float32"
+    made = kernel(lambda x, w: x.astype(wide) @ w.astype(wide))
+    gpu = device(parse(target))
+    if read == "" and not gpu.multiplies(one):
+        read = "float16"
+    specs = ((512, 640), one), ((640, 512), other)
+    plan = plan_of(made, *specs, target=target)
+    launch = plan.launches[-1].program if plan else simplify(made.program(*specs))
+    stored = {node.dtype.name for node in launch.inputs}
+    assert heuristic(launch, gpu).multiplies_tiles == (read is not None)
+    assert stored == ({read} if read else {one.name, other.name})
+    special = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1e-7, 3e-39, 440, 1 / 3])
+    x, w = special[:, None].astype(one.numpy), special[None].astype(other.numpy)
+    small = simplify(made.program(x, w))
+    (expected,) = evaluate(small, [x, w]).values()
+    (seen,) = evaluate(widened(small, gpu), [x, w]).values()
+    np.testing.assert_array_equal(seen, expected)
+
+
+def test_what_is_computed_in_its_readers_launch_is_not_stored():
+    """Of a gradient's matrices some are read by the launch alone that computes them."""
+
+    def weighed(q, k, v):
+        scores = (q @ k.T).astype("float32") * 0.125
+        return softmax(scores).astype("float16") @ v
+
+    def pulled(q, k, v, g):
+        y, back = vjp(weighed, q, k, v)
+        return (y, *back(g))
+
+    plan = plan_of(kernel(pulled), *[((256, 64), "float16")] * 4, target="cuda:sm_80")
+    read = {home for launch in plan.launches for home in launch.reads}
+    stored = {home for launch in plan.launches for home in launch.writes}
+    assert {home for home in stored - read if isinstance(home, int)} == set()
 
 
 def test_outputs_of_several_shapes_are_several_launches():

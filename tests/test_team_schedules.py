@@ -385,3 +385,15 @@ def test_vectors_begin_where_rows_do_that_are_repeated():
         lowered = strategies.lower(program, schedule, gpu)
         found = simt.launch(program, lowered, [x, v])["out"]
         np.testing.assert_allclose(found, v @ np.repeat(x, 3, 0).T, 1e-5, 1e-5)
+
+
+def test_reductions_of_unlike_arrays_share_their_walk():
+    """A variance, and what it bends a sum by, were two walks by single threads."""
+
+    @kernel
+    def pulled(g, x):
+        wide = xp.var(x, axis=1, keepdims=True)
+        return xp.sum(g, axis=1, keepdims=True) / (wide + 1), xp.sum(-g, axis=1)
+
+    program = simplify(pulled.program(*[((64, 768), "float32")] * 2))
+    assert nest_of(program).extents == (64, 768)

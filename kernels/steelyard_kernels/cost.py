@@ -11,6 +11,7 @@ from steelyard_kernels.expression.expr import (
     Apply,
     Chain,
     Dot,
+    Gather,
     Input,
     Node,
     Program,
@@ -28,8 +29,8 @@ from steelyard_kernels.ops import OPERATIONS
 def bytes_moved(program: Program) -> int:
     """Return the bytes of every input that is read, once, and every output, once.
 
-    A broadcast input counts its own size, not the size it is broadcast to, and one of
-    which only views are read what they have of it; hidden memory is written and read.
+    A broadcast input counts its own size, not the size it is broadcast to, and one that
+    is read at some places alone what is read of it; hidden memory is written and read.
     """
     every = tuple(everywhere(program.nodes))
     read = sum(
@@ -48,7 +49,11 @@ def _elements(node: Input, nodes: Iterable[Node]) -> int:
     """Return how many elements of an input are read."""
     whole = prod(node.shape)
     readers = [each for each in nodes if node in operands(each)]
-    if not readers or not all(isinstance(each, View) for each in readers):
+    chosen = [
+        isinstance(each, View) or (isinstance(each, Gather) and each.which is not node)
+        for each in readers
+    ]
+    if not readers or not all(chosen):
         return whole
     return min(whole, sum(prod(each.shape) for each in readers))
 

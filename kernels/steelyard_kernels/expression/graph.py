@@ -101,13 +101,17 @@ class Graph:
             self._nodes[key] = Apply(self._next(), shape, dtype, op, cast)
         return self._nodes[key]
 
-    def cast(self, node: Node, dtype: DType) -> Node:
-        """Return the node rounded to dtype; what changes nothing is left out."""
+    def cast(self, node: Node, dtype: DType, *, folds: bool = True) -> Node:
+        """Return the node rounded to dtype; what changes nothing is left out if it `folds`."""
         if node.dtype is dtype:
             return node
         if isinstance(node, Constant):
             return self.constant(node.value, dtype)
-        if isinstance(node, Cast) and dtypes.widens(node.arg.dtype, node.dtype):
+        if (
+            folds
+            and isinstance(node, Cast)
+            and dtypes.widens(node.arg.dtype, node.dtype)
+        ):
             return self.cast(node.arg, dtype)  # a widening is exact: start before it
         key = (Cast, dtype.name, node.number)
         if key not in self._nodes:

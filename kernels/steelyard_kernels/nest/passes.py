@@ -28,10 +28,14 @@ class Pass:
 class Passes:
     """The walks of a nest, in order, along its `walked` axes.
 
+    They are those of a row, which is an index of the `space`, whose `last` axis has a row's
+    neighbours (-1: there is one).
     The last one has the outputs; where these vary with no walked axis it is empty.
     """
 
     walked: frozenset[int]
+    space: frozenset[int]
+    last: int
     passes: tuple[Pass, ...]
 
     @classmethod
@@ -61,7 +65,8 @@ class Passes:
             again = frozenset([v.number for v in fresh]) & known
             found.append(Pass(values, tuple(here), again, count.get(k, 0)))
             known |= {value.number for value in here}
-        return cls(walked, tuple(found))
+        rows = frozenset(range(nest.space)) - walked
+        return cls(walked, rows, max(rows, default=-1), tuple(found))
 
 
 def _needed(nest: Nest, reads: Reads) -> list[Value]:

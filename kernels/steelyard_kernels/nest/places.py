@@ -14,6 +14,7 @@ of 0, 1, 2, ..., is read at its offset; guards say which of these places there a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from math import prod
 
@@ -34,7 +35,6 @@ from steelyard_kernels.expression.expr import (
     Segments,
     Shape,
     View,
-    operands,
 )
 from steelyard_kernels.expression.graph import broadcast_shape
 from steelyard_kernels.expression.indices import Index, axis
@@ -58,6 +58,7 @@ from steelyard_kernels.nest.uses import (
     kept_of,
     known,
     place_of_outputs,
+    places_behind,
     read_along,
     read_of,
     reshaped,
@@ -303,25 +304,20 @@ class _Asked:
     ) -> Place | None:
         """Return a place that an operand, or what it is made of, is asked for at.
 
-        That of the outputs will do for others: they may ask later.
+        That of the outputs will do for others: they may ask later. So does one that
+        another reduction walks.
         """
-        pending, looked = [arg], set[int]()
-        while pending:
-            node = pending.pop()
-            looked.add(node.number)
-            for use in self.uses.get(node.number, ()):
-                if self._fits(use.place, kept, arg.shape, outer):
-                    return use.place
-            if isinstance(node, Apply | Cast):
-                pending += [
-                    below
-                    for below in operands(node)
-                    if below.shape == arg.shape and below.number not in looked
-                ]
-        if broadcast_shape(arg.shape, self.full) != self.full:
-            return None
-        every = behind(self.every, self.full, arg.shape)
-        return every if self._fits(every, kept, arg.shape, outer) else None
+        fits = (x for x in self._places(arg) if self._fits(x, kept, arg.shape, outer))
+        return next(fits, None)
+
+    def _places(self, arg: Node) -> Iterator[Place]:
+        """Yield the places at which a reduction may find its operand."""
+        yield from places_behind([arg], self.uses)
+        if broadcast_shape(arg.shape, self.full) == self.full:
+            yield behind(self.every, self.full, arg.shape)
+        reduced = [n.arg for n in self.program.nodes if isinstance(n, Reduce)]
+        alike = [node for node in reduced if node.shape == arg.shape]
+        yield from places_behind(alike, self.uses)
 
     def _fits(
         self,

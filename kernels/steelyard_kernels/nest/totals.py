@@ -65,7 +65,7 @@ class Totals:
                 scaled = self.b.let("multiply", before, self.b.splat(scale, 2))
                 self.b.store(part, half, scaled)
             for at, place in places.items():
-                value = self.emitter.at(now.wanted[k], at, lanes)
+                value = self.b.cast(self.emitter.at(now.wanted[k], at, lanes), float32)
                 value = inside(value, at, row.start)
                 before = self.b.load(part, place, lanes)
                 self.b.store(part, place, self.b.let(row.combine, before, value))
@@ -83,7 +83,8 @@ class Totals:
             every = [at for at in places if 2 * at[self.row] == half]
             most: Operand | None = None
             for at in every:
-                value = inside(self.emitter.at(self.now.wanted[0], at, lanes), at, -inf)
+                wanted = self.emitter.at(self.now.wanted[0], at, lanes)
+                value = inside(b.cast(wanted, float32), at, -inf)
                 value = value if lanes == 1 else b.let("reduce_maximum", value)
                 most = value if most is None else b.let("maximum", most, value)
             assert most is not None
@@ -93,8 +94,8 @@ class Totals:
             # Of a row that saw no key yet, powers are relative to 0.
             level = b.let("where", b.let("equal", most, none), zero, most)
             found[half] = self.power(b.let("subtract", before, level))
-            self.emitter.know(largest, every[0], level)
-            self.emitter.know(total, every[0], const(1, float32))
+            self.emitter.know(largest, every[0], b.cast(level, largest.node.dtype))
+            self.emitter.know(total, every[0], const(1, total.node.dtype))
         return found
 
     def power(self, difference: Operand) -> Operand:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from steelyard_kernels.along import ALONG
@@ -79,6 +79,21 @@ def users_first(program: Program) -> list[Node]:
             if not waits[arg.number]:
                 ready.append(arg)
     return found
+
+
+def places_behind(
+    nodes: Iterable[Node], uses: Mapping[int, Iterable[Use]]
+) -> Iterator[Place]:
+    """Yield where nodes, and all of their shape that they are made of, are asked for."""
+    pending, looked = list(nodes), set[int]()
+    while pending:
+        node = pending.pop()
+        looked.add(node.number)
+        for use in uses.get(node.number, ()):
+            yield use.place
+        if isinstance(node, Apply | Cast):
+            below = [arg for arg in operands(node) if arg.shape == node.shape]
+            pending += [arg for arg in below if arg.number not in looked]
 
 
 def varies(place: Place) -> frozenset[int]:

@@ -10,6 +10,7 @@ from typing import Final
 from steelyard_kernels.dtypes import float32, rounded
 from steelyard_kernels.expression.expr import Apply, Arange, Cast, Constant, Reduce
 from steelyard_kernels.expression.indices import Index, axis
+from steelyard_kernels.nest.alike import together
 from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.nest.contraction import Contraction, factors_of, reached
 
@@ -52,18 +53,25 @@ class Weighing:
 @lru_cache(maxsize=2)  # a build asks for it to choose a schedule, then to lower
 def weighing_of(nest: Nest) -> Weighing | str:
     """Return how a nest weighs values by a softmax of scores, or why it does not."""
+    rows = [v for v in nest.values if v.over and max(v.axes, default=0) < nest.space]
+    if len({v.over for v in rows}) > 1 and len({len(v.over) for v in rows}) == 1:
+        extents = {nest.extents[v.over[0]] for v in rows}
+        nest = together(nest, rows) if len(extents) == 1 else nest
     reductions = [value for value in nest.values if value.over]
-    if len(reductions) != 4 or any(len(value.over) != 1 for value in reductions):
+    if not 3 <= len(reductions) <= 4 or any(len(v.over) != 1 for v in reductions):
         return "has not two sums of products and a softmax between them"
-    scores, total = factors_of(nest, reductions[0]), factors_of(nest, reductions[-1])
-    if scores is None or total is None or scores[1] is not total[1]:
+    several = [(each, factors_of(nest, each)) for each in reductions]
+    found_of = [(each, factors) for each, factors in several if factors is not None]
+    if len(found_of) != 2 or found_of[0][1][1] is not found_of[1][1][1]:
         return "has not two sums of products of floats"
-    over = reductions[-1].over
-    found = [(each, _softmax(plain(each), over)) for each in total[2]]
+    (scored, scores), (last, total) = found_of
+    over = last.over
+    divided = _divided(nest, total[0])
+    found = [(each, _softmax(plain(each), over, divided)) for each in total[2]]
     (weight, softmax), (value, other) = sorted(found, key=lambda pair: pair[1] is None)
     if softmax is None or other is not None:
         return "weighs values by no softmax of scores"
-    (logits, safe), (a, b), (j,) = softmax, scores[2], over
+    (logits, safe, later), (a, b), (j,) = softmax, scores[2], over
     query, key = (a, b) if j in b.axes else (b, a)
     own = query.axes - key.axes - value.axes - {j}
     columns = total[0].axes - query.axes
@@ -74,10 +82,10 @@ def weighing_of(nest: Nest) -> Weighing | str:
         return "has an output of another shape than the product's"
     i = max(own, key=lambda k: (nest.extents[k], k))
     batch = tuple(k for k in range(nest.space) if k != i and k not in columns)
-    rest, depth = (batch, (i,)), reductions[0].over
+    rest, depth = (batch, (i,)), scored.over
     (made, dtype, _), (score, _, _) = total, scores
     sums = Contraction(
-        nest, made, made, dtype, weight, value, *rest, tuple(columns), over
+        nest, made, later or made, dtype, weight, value, *rest, tuple(columns), over
     )
     products = Contraction(nest, score, score, dtype, query, key, *rest, over, depth)
     between = reached(nest, [logits], {score.number})
@@ -113,11 +121,30 @@ def _reduced(value: Value, op: str, over: tuple[int, ...]) -> Value | None:
     return plain(value.args[node.arg.number])
 
 
-def _softmax(weight: Value, over: tuple[int, ...]) -> tuple[Value, bool] | None:
+def _divided(nest: Nest, sums: Value) -> tuple[list[Value], Value] | None:
+    """Return what sums are divided by, and the quotient, if they are for nothing else."""
+    value = sums
+    while True:
+        users = [v for v in nest.values if value in v.args.values()]
+        stored = any(output.value is value for output in nest.outputs)
+        if stored or len(users) != 1 or users[0].guards:
+            return None
+        (value,) = users
+        if parts := operands_of(value, "divide"):
+            return (parts[1:], value) if parts[0] is sums else None
+        if not isinstance(value.node, Cast) or value.node.dtype.kind != "float":
+            return None
+
+
+def _softmax(
+    weight: Value, over: tuple[int, ...], divided: tuple[list[Value], Value] | None
+) -> tuple[Value, bool, Value | None] | None:
     """Return what a value is the softmax of, along axes; None if it is none.
 
     It is safe, with it, where nothing but -inf comes to zeros: the largest one is at
-    least a number, and the sum at least 1, as it is of any other row.
+    least a number, and the sum at least 1, as it is of any other row. Powers that are
+    `divided` by their sum when they have weighed are one too, which the quotient has.
+    What the powers are below may be a number or nothing: it changes no weight.
     """
     power, *rest = (
         operands_of(weight, "divide") or operands_of(weight, "multiply") or [weight]
@@ -128,17 +155,45 @@ def _softmax(weight: Value, over: tuple[int, ...]) -> tuple[Value, bool] | None:
         one, *rest = operands_of(rest[0], "divide") or [power]
         if not _is_number(one, 1.0):
             return None
-    inner = operands_of(power, "exp")
-    shifted = operands_of(inner[0], "subtract") if inner else []
-    if not rest or not shifted:
+    later, inner = None, operands_of(power, "exp")
+    if inner and power is weight:
+        x, *shift = operands_of(inner[0], "subtract") or inner
+        if shift and _is_log_of_sum(shift[0], x, over):
+            return x, False, None
+        rest, later = divided or ([], None)
+    if not rest or not inner:
         return None
-    (total, least), (most, floor) = map(_at_least, (rest[0], shifted[1]))
+    total, least = _at_least(rest[0])
     if _reduced(total, "sum", over) is not power:
         return None
+    logits, floor = _unshifted(inner[0], over)
     safe = least == 1.0 and -inf < floor <= float32.smallest
-    if not safe and (least, floor) != (-inf, -inf):  # -inf is JAX's floor
-        return None
-    return (shifted[0], safe) if _reduced(most, "max", over) is shifted[0] else None
+    return (logits, safe, later) if safe or least == -inf else None
+
+
+def _unshifted(value: Value, over: tuple[int, ...]) -> tuple[Value, float]:
+    """Return what powers are of but for a shift, and the number that this is at least.
+
+    It is nothing, a number, or the largest of what it is taken from.
+    """
+    x, *shift = operands_of(value, "subtract") or [value]
+    most, floor = _at_least(shift[0]) if shift else (value, -inf)
+    plain = shift and isinstance(shift[0].node, Constant)
+    if plain or _reduced(most, "max", over) is x:
+        return x, floor
+    return value, -inf
+
+
+def _is_log_of_sum(value: Value, x: Value, over: tuple[int, ...]) -> bool:
+    """Say whether a value is the logarithm of the sum of a value's powers along axes."""
+    terms = operands_of(value, "add") or [value]
+    logs = [total for term in terms for total in operands_of(term, "log")]
+    power = _reduced(logs[0], "sum", over) if len(logs) == 1 else None
+    inner = operands_of(power, "exp") if power else []
+    if not inner or len(terms) == 1:
+        return inner == [x]
+    parts = operands_of(inner[0], "subtract")
+    return _unshifted(inner[0], over)[0] is x and parts[1] in terms
 
 
 def _at_least(value: Value) -> tuple[Value, float]:

@@ -198,7 +198,8 @@ class _Lowering(Panels):
         with emitter.together(self.places()):
             emitter.known[-1].update(self.of_rows)
             for total, at in product(totals, emitter.every()):
-                emitter.know(total, at, totals[total][at[i]])
+                found = self.b.cast(totals[total][at[i]], total.node.dtype)
+                emitter.know(total, at, found)
             emitter.emit([v for v in values if j not in v.axes], emitter.every())
             for known in emitter.known[1:]:
                 self.of_rows |= known

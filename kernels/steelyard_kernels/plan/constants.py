@@ -35,10 +35,11 @@ from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.expression.structure import reachable
 from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.places import nest_of
-from steelyard_kernels.plan.cuts import factors_of, nbytes, spreads
+from steelyard_kernels.plan.cuts import nbytes, spreads
 from steelyard_kernels.plan.launches import Home
 from steelyard_kernels.plan.packing import Panel, is_widened, panel_of
 from steelyard_kernels.plan.partition import partition
+from steelyard_kernels.plan.products import factors_of
 from steelyard_kernels.plan.rates import is_kernel
 from steelyard_kernels.schedule.blocking import blocking_of, lying
 from steelyard_kernels.schedule.gpu import Gpu

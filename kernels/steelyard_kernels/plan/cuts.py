@@ -16,7 +16,6 @@ from math import prod
 from types import MappingProxyType
 from typing import Final, TypeAlias, TypeGuard
 
-from steelyard_kernels.dtypes import HALVES
 from steelyard_kernels.expression.expr import (
     Along,
     Apply,
@@ -40,6 +39,13 @@ from steelyard_kernels.expression.expr import (
 from steelyard_kernels.expression.structure import users
 from steelyard_kernels.nest.axes import source, stored
 from steelyard_kernels.nest.carried.registers import MOST_ELEMENTS
+from steelyard_kernels.plan.products import (
+    arrays_of,
+    factors_of,
+    is_product,
+    multiplied,
+)
+from steelyard_kernels.schedule.gpu import Gpu
 
 MOVED: Final = -1  # beside reductions: their values are read at other places
 NOTHING: Final[Mapping[int, str]] = MappingProxyType({})
@@ -50,40 +56,6 @@ Walk: TypeAlias = Reduce | Dot | Along | Segments
 def nbytes(node: Node) -> int:
     """Return the bytes of a node's elements."""
     return prod(node.shape) * node.dtype.bytes
-
-
-def factors_of(node: Node) -> tuple[Node, ...]:
-    """Return the two factors whose products a node adds up; none of another one.
-
-    Each has fewer elements than there are products.
-    """
-    if isinstance(node, Dot):
-        return node.a, node.b
-    if not isinstance(node, Reduce) or node.op != "sum":
-        return ()
-    arg = _multiplied(node)
-    if not isinstance(arg, Apply) or arg.op != "multiply":
-        return ()
-    fewer = all(_distinct(factor) < prod(arg.shape) for factor in arg.args)
-    return arg.args if fewer else ()
-
-
-def _multiplied(node: Reduce) -> Node:
-    return node.arg.arg if isinstance(node.arg, Cast) else node.arg
-
-
-def is_product(node: Node) -> bool:
-    """Say whether a node is a sum of products."""
-    return bool(factors_of(node))
-
-
-def _distinct(node: Node) -> int:
-    """Return how many elements a node has that may differ."""
-    least = prod(node.shape)
-    while isinstance(node, View | Broadcast | Cast | Reshape):
-        node = node.arg
-        least = min(least, prod(node.shape))
-    return least
 
 
 def is_walk(node: Node) -> TypeGuard[Walk]:
@@ -147,11 +119,10 @@ class Cuts:
         program: Program,
         first: Mapping[int, str] = NOTHING,
         *,
-        tensor_cores: bool = False,
+        gpu: Gpu | None = None,
         repeated: Mapping[int, Sequence[Node]] = MappingProxyType({}),
     ) -> None:
-        self.program = program
-        self.tensor_cores = tensor_cores
+        self.program, self.gpu = program, gpu
         self._repeated = repeated
         self.nodes = {node.number: node for node in program.nodes}
         self._places = {number: place for place, number in enumerate(self.nodes)}
@@ -160,7 +131,7 @@ class Cuts:
         self._needs: dict[int, Needs] = {n: frozenset({n}) for n in first}
         self._loops: dict[int, int] = {}  # their first results' numbers, by their ids
         self._multiplied = {  # which belong to the sums of them
-            _multiplied(node).number
+            multiplied(node).number
             for node in program.nodes
             if isinstance(node, Reduce) and is_product(node)
         }
@@ -216,9 +187,9 @@ class Cuts:
             for arg in product or operands(node):
                 self._store(self._smallest(arg, whole=bool(product)), node, why)
             read = frozenset()
-        halves = [self._narrow(factor) for factor in product]
-        if self.tensor_cores and all(half.dtype in HALVES for half in halves):
-            computed = [half for half in halves if isinstance(half, Apply | Cast)]
+        if self.gpu and product:
+            arrays = arrays_of(node, self.gpu, self.reasons)
+            computed = [each for each in arrays if not isinstance(each, Input)]
             self._store(computed, node, "tensor cores read it")
         self._needs[node.number] = read | own
 
@@ -251,14 +222,6 @@ class Cuts:
                 return True
             pending += operands(node)
         return False
-
-    def _narrow(self, node: Node) -> Node:
-        """Return what a factor widens or reads at other places, as far as it is computed."""
-        while node.number not in self.reasons and (
-            spreads(node) and isinstance(node, Cast | View | Broadcast | Reshape)
-        ):
-            node = node.arg
-        return node
 
     def _part(self, node: Apply) -> None:
         """Store operands until the rest can be computed with a node in one kernel."""

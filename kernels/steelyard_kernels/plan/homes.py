@@ -18,11 +18,12 @@ from steelyard_kernels.expression.expr import (
 from steelyard_kernels.nest.axes import stored
 from steelyard_kernels.plan.abreast import abreast
 from steelyard_kernels.plan.bodies import Body
-from steelyard_kernels.plan.cuts import is_product, is_walk, nbytes
+from steelyard_kernels.plan.cuts import is_walk, nbytes
 from steelyard_kernels.plan.groups import Groups
 from steelyard_kernels.plan.launches import Home, Launch, Plan
 from steelyard_kernels.plan.parts import parts_of
 from steelyard_kernels.plan.pieces import Group, copying, inside
+from steelyard_kernels.plan.products import is_product
 from steelyard_kernels.plan.repeats import Flow, Repeated
 
 
@@ -73,8 +74,7 @@ class Laid:
             if own:
                 homes[node.number] = own[0].name
             elif node.number not in homes and node.number not in self._over:
-                reasons = self._groups.cuts.reasons
-                reason = reasons.get(node.number, "a partition stores it")
+                reason = self._groups.stored[node.number]
                 homes[node.number] = self._flow.buffer(nbytes(node), reason)
 
     def _repeated(self, body: Body, group: Group) -> Repeated:

@@ -24,7 +24,7 @@ from steelyard_kernels.expression.expr import (
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import Index, axis, part
 from steelyard_kernels.monoids import accumulator
-from steelyard_kernels.plan.cuts import factors_of
+from steelyard_kernels.plan.products import factors_of
 from steelyard_kernels.schedule.contraction import keeps
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine

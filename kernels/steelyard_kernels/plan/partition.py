@@ -24,13 +24,15 @@ from steelyard_kernels.nest.axes import stored
 from steelyard_kernels.plan.bodies import Body
 from steelyard_kernels.plan.chunks import in_chunks
 from steelyard_kernels.plan.cuts import Cuts
+from steelyard_kernels.plan.fusions import fuse
 from steelyard_kernels.plan.groups import Groups
 from steelyard_kernels.plan.homes import Laid, reason_of
 from steelyard_kernels.plan.launches import Launch, Plan
 from steelyard_kernels.plan.orders import with_short_orders
 from steelyard_kernels.plan.parts import Given
 from steelyard_kernels.plan.pieces import Group, Pieces
-from steelyard_kernels.plan.rates import is_kernel, predicted, rates_of
+from steelyard_kernels.plan.products import widened
+from steelyard_kernels.plan.rates import is_kernel, predicted
 from steelyard_kernels.plan.ways import (
     in_registers,
     in_turns,
@@ -63,7 +65,7 @@ def given(program: Program, device: Machine | Gpu, parts: Sequence[Part]) -> Pla
 
 def groups_of(program: Program, device: Machine | Gpu) -> Groups:
     """Return which values share a launch, totals handed over where that has schedules."""
-    program = _shown(batched(program) if program.chains else program)
+    program = _widened(_shown(batched(program) if program.chains else program), device)
     found = _groups_of(program, device, hands=True)
     if any(isinstance(node, Handed) for node in found.cuts.program.nodes):
         every = [launch.program for launch in planned(found).launches]
@@ -85,13 +87,24 @@ def _groups_of(program: Program, device: Machine | Gpu, *, hands: bool) -> Group
     program = with_short_orders(in_chunks(program, device, hands=hands), device)
     bodies = _bodies(program, device)
     repeated = {number: body.stored for number, body in bodies.items()}
-    cores = isinstance(device, Gpu) and bool(device.cores)
-    first = dict[int, str]()
-    cuts = Cuts(program, first, tensor_cores=cores, repeated=repeated)
+    gpu, first = _with_cores(device), dict[int, str]()
+    cuts = Cuts(program, first, gpu=gpu, repeated=repeated)
     while cuts.late:
         first |= cuts.late
-        cuts = Cuts(program, first, tensor_cores=cores, repeated=repeated)
-    return Groups(cuts, device, bodies)
+        cuts = Cuts(program, first, gpu=gpu, repeated=repeated)
+    groups = Groups(cuts, device, bodies)
+    fuse(groups)
+    return groups
+
+
+def _with_cores(device: Machine | Gpu) -> Gpu | None:
+    return device if isinstance(device, Gpu) and device.cores else None
+
+
+def _widened(program: Program, device: Machine | Gpu) -> Program:
+    """Return a program whose factors are such as tensor cores multiply, if there are any."""
+    gpu = _with_cores(device)
+    return widened(program, gpu) if gpu else program
 
 
 def planned(groups: Groups) -> Plan:
@@ -115,6 +128,7 @@ def _of_loops(program: Program, device: Machine | Gpu) -> Plan | None:
 
 
 def _of_nests(program: Program, device: Machine | Gpu) -> Plan | None:
+    program = _widened(program, device)
     groups = groups_of(program, device)
     plan = planned(groups)
     single = sum(each.program.copies for each in plan.launches) == 1
@@ -176,9 +190,8 @@ def _walks_apart(program: Program, plan: Plan, device: Machine | Gpu) -> bool:
         return True
     if not all(is_kernel(launch.program) for launch in plan.launches):
         return True  # registers hold what has no prediction
-    rates = rates_of(device)
-    apart = sum(predicted(each.program, rates) for each in plan.launches)
-    return predicted(program, rates) > apart
+    apart = sum(predicted(each.program, device) for each in plan.launches)
+    return predicted(program, device) > apart
 
 
 def _has_schedule(program: Program, device: Machine | Gpu) -> bool:
@@ -209,7 +222,7 @@ class _Placing:
         if source in writer.reads:
             into = [source.number if node is value else None for node in writer.values]
             made, _ = groups.pieces.of(writer.values, groups.memory(writer), into)
-            if not groups.once(made, is_kernel):
+            if not groups.once(is_kernel, made):
                 return False
         return groups.put_behind(writer, groups.readers(source))
 
@@ -255,7 +268,7 @@ class _Placing:
                 continue
             into = [read.number if each is node else None for each in group.values]
             made, _ = self.groups.pieces.of(group.values, memory, into)
-            if self.groups.once(made, is_kernel):
+            if self.groups.once(is_kernel, made):
                 return read
         return None
 

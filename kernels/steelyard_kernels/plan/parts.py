@@ -16,7 +16,7 @@ def parts_of(groups: Groups) -> tuple[Part, ...]:
     return tuple(
         Part(
             tuple(place[node.number] for node in group.values),
-            tuple(sorted(place[n] for n in group.again & groups.stored)),
+            tuple(sorted(place[n] for n in group.again & groups.stored.keys())),
         )
         for group in groups.order()
     )
@@ -32,8 +32,10 @@ class Given(Groups):
     def find(self) -> None:
         """Have launches store what the partition says."""
         nodes, parts = self.cuts.program.nodes, self._parts
-        self.stored = {nodes[place].number for place in self._places(len(nodes))}
-        if not self.own <= self.stored:
+        every = [nodes[place].number for place in self._places(len(nodes))]
+        reasons = self.cuts.reasons
+        self.stored = {n: reasons.get(n, "a partition stores it") for n in every}
+        if not self.own <= self.stored.keys():
             raise self._refusal("leaves outputs out; store each")
         for part in parts:
             values = [nodes[place] for place in sorted(part.values)]

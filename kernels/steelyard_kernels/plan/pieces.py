@@ -31,6 +31,7 @@ class Group:
     again: frozenset[int] = frozenset()
     reads: list[Node] = field(default_factory=list)
     behind: list[Group] = field(default_factory=list)  # what reads before it overwrites
+    program: Program | None = None  # once it was asked for
 
     @property
     def is_elementwise(self) -> bool:

@@ -1,12 +1,12 @@
 """Whether one kernel can be, and what launches cost in nanoseconds.
 
-Memory against arithmetic, and the hand-over. It decides one thing: whether a program that one kernel could compute is better as
-several. One kernel may walk a reduction again for each index of another.
+Memory against arithmetic, and the hand-over: this decides between one kernel and several.
+One kernel may walk a reduction again for each index of another, or multiply what no tile
+takes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf, prod
 from typing import Final
 
@@ -17,69 +17,79 @@ from steelyard_kernels.nest.axes import Nest, one_space, segmented
 from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.nest.reads import reads_of
-from steelyard_kernels.plan.cuts import is_product
+from steelyard_kernels.plan.products import is_product
 from steelyard_kernels.schedule.aliasing import updates_in_place
-from steelyard_kernels.schedule.attention import attention_of
 from steelyard_kernels.schedule.contraction import product_of
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import CACHE_RATE, FORK_JOIN_NS, Machine
 from steelyard_kernels.schedule.model_product import model
-from steelyard_kernels.schedule.recipes.attention_blocks import attended
 from steelyard_kernels.schedule.recipes.contraction import on_gpu
 from steelyard_kernels.schedule.schedule import unheard
+from steelyard_kernels.schedule.search import fused_tilings, tiled
 from steelyard_kernels.schedule.strategies import strategy
+from steelyard_kernels.schedule.weighted import weighted_of
 
 # Of rows that are reduced behind a product, by a launch (with its hand-over) and in its
 # kernel: of 128 and 192 columns on an H200.
 FOLLOWS_NS: Final = 1700.0
 REDUCES_NS: Final = 900.0
+HANDED_NS: Final = 800.0  # from one launch to the next, beside a kernel's own time
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Bytes and operations a nanosecond, of products and of others, and of a launch.
+def _rates(device: Machine | Gpu) -> tuple[float, float, float, float]:
+    """Return bytes and operations a nanosecond, of tiles and of others, and a launch.
 
-    `tensor_cores`: products are those that these multiply.
-    """
-
-    memory: float
-    products: float
-    others: float
-    launch: float
-    tensor_cores: bool = False
-
-
-def rates_of(device: Machine | Gpu) -> Rates:
-    """Return a device's rates, to a factor of two.
-
-    Products take 60 operations a nanosecond of a core and 40 % of tensor cores' peak, other
-    reductions 8 and 10,000 (this project's suites); a launch on a GPU's stream 2 us.
+    To a factor of two: products take 60 operations of a core and 40 % of tensor cores'
+    peak, others 8 and 10,000 (this project's suites); a launch on a GPU's stream 2 us.
     """
     if isinstance(device, Gpu):
-        products = 0.4 * device.product_rate
-        return Rates(device.memory_rate, products, 1e4, 2000.0, bool(device.cores))
+        return device.memory_rate, 0.4 * device.product_rate, 1e4, 2000.0
     threads = device.threads
-    return Rates(CACHE_RATE * threads, 60.0 * threads, 8.0 * threads, FORK_JOIN_NS)
+    return CACHE_RATE * threads, 60.0 * threads, 8.0 * threads, FORK_JOIN_NS
 
 
-def predicted(program: Program, rates: Rates) -> float:
-    """Return what a launch of a program takes."""
-    nest = nest_of(program)
-    of = product_of if rates.tensor_cores else contraction_of
-    product = not isinstance(of(nest), str)
-    operations = 2 * _walked(nest) * program.copies + cost.operations(program)
-    rate = rates.products if product else rates.others
-    moved = cost.bytes_moved(program) / rates.memory
-    return rates.launch + max(moved, operations / rate)
+def predicted(program: Program, device: Machine | Gpu) -> float:
+    """Return what a launch of a program takes, in nanoseconds.
+
+    Of several products in a kernel a model says so. What no nest is, loops and many small
+    values, is taken to compute each value once.
+    """
+    memory, rate, others, launch = _rates(device)
+    operations, nest = cost.operations(program), _nest(program)
+    if nest is not None and isinstance(device, Gpu):
+        every = fused_tilings(nest, device, unheard)
+        if best := min([each.predict(device).total for each in every], default=0.0):
+            return HANDED_NS + best
+    if not is_tiled(program, device):
+        rate = others
+        operations += 2 * _walked(nest) * program.copies if nest else 0
+    return launch + max(cost.bytes_moved(program) / memory, operations / rate)
 
 
-def is_attention(program: Program, *, gpu: bool) -> bool:
-    """Say whether a kernel of two products computes a program as attention."""
+def _nest(program: Program) -> Nest | None:
+    """Return the nest that a program is; None for what is none."""
     try:
-        of = attention_of if gpu else attended
-        return not isinstance(of(nest_of(program)), str)
+        return nest_of(program)
     except KernelError:
+        return None
+
+
+def is_tiled(program: Program, device: Machine | Gpu) -> bool:
+    """Say whether tensor cores, or a CPU's blocks of registers, multiply in a kernel."""
+    nest = _nest(program)
+    if nest is None:
         return False
+    every = tiled(nest, device, aligned=True, likely=True, refuse=unheard)
+    return next(every, None) is not None
+
+
+def weighted_scores(program: Program, gpu: Gpu) -> int:
+    """Return of how many products a kernel makes weights of sums; 0 if none does."""
+    nest = _nest(program) if one_space(program) else None
+    whole = weighted_of(nest) if nest else "has several spaces"
+    if isinstance(whole, str) or not is_tiled(program, gpu):
+        return 0
+    return len(whole.scores)
 
 
 def reduces_rows(program: Program, alone: Program, gpu: Gpu) -> bool:
@@ -87,7 +97,7 @@ def reduces_rows(program: Program, alone: Program, gpu: Gpu) -> bool:
 
     `alone` is the product without that.
     """
-    rates, best = rates_of(gpu), list[float]()
+    best = list[float]()
     for each in (program, alone):
         try:
             whole = product_of(nest_of(each)) if one_space(each) else ""
@@ -99,7 +109,7 @@ def reduces_rows(program: Program, alone: Program, gpu: Gpu) -> bool:
         every = on_gpu(nest, gpu, aligned=True, likely=True, refuse=unheard)
         predict = model(nest, gpu)
         best.append(min((predict(one).total for one in every), default=inf))
-    behind = FOLLOWS_NS + 2 * cost.bytes_moved(alone) / rates.memory
+    behind = FOLLOWS_NS + 2 * cost.bytes_moved(alone) / gpu.memory_rate
     return best[0] < inf and best[0] + REDUCES_NS <= best[1] + behind
 
 

@@ -166,7 +166,8 @@ def product_of(nest: Nest) -> Product | str:
     if isinstance(found, str):
         return found
     sums = found.reduction.node.dtype
-    if sums not in {float32, *HALVES} and (sums.kind, found.dtype) != ("int", int32):
+    integers = sums.kind == "int" and found.dtype.bytes <= int32.bytes
+    if sums not in {float32, *HALVES} and not integers:
         return f"adds up products of {found.dtype}"
     a, b = (array_of(v, guarded=True, kinds=TENSOR) for v in (found.left, found.right))
     if a is None or b is None:

@@ -110,12 +110,14 @@ LEAST: Final = 32
 class Work:
     """What a nest does for each of its elements, by whether its walks share registers.
 
-    Bytes: `columns` of what all rows share, `again` of arrays that later walks read again.
+    Bytes: `columns` of what neighbouring rows share, `partly` of what others do, `again`
+    of arrays that later walks read again.
     Instructions: `elements`, `shared` for what all rows share. `held` are the words live
     between walks, `staged` those loaded, `reductions` the walks that have any.
     """
 
     columns: int
+    partly: int
     again: int
     elements: float
     shared: float
@@ -127,7 +129,7 @@ class Work:
 
 def work(passes: Passes, outputs: int, *, held: bool) -> Work:
     """Count what all walks do; where all is `held` a value is computed once."""
-    columns = again = reductions = 0
+    columns = partly = again = reductions = 0
     accesses = outputs
     elements = shared = 0.0
     seen: set[int] = set()
@@ -140,12 +142,15 @@ def work(passes: Passes, outputs: int, *, held: bool) -> Work:
                 columns += size
                 shared += _cost(value)
             else:
+                near = passes.last not in value.axes  # neighbouring rows have one
+                columns += size * near
+                partly += size * (not near and not value.axes >= passes.space)
                 again += size * (value.number in seen)
                 accesses += size > 0
                 elements += _cost(value)
             seen.add(value.number)
     words = _held(passes) if held else (0.0, 0.0)
-    return Work(columns, again, elements, shared, accesses, reductions, *words)
+    return Work(columns, partly, again, elements, shared, accesses, reductions, *words)
 
 
 def _held(passes: Passes) -> tuple[float, float]:
@@ -275,6 +280,8 @@ class Team:
         near = columns / (active * NEAR_RATE)
         if does.columns * self.nest.extents[-1] > NEAR_BYTES and not shared:
             near = columns / FAR_RATE
+        far = FAR_RATE if self.moved < gpu.l2_bytes else gpu.memory_rate
+        near += walked * does.partly / far
         share = self.moved / 2 / max(1, blocks) * beside * active
         missed = min(1.0, share / gpu.l2_bytes) ** 2
         near += walked * does.again * (1 - missed) / gpu.memory_rate / L2_SHARE

@@ -91,16 +91,9 @@ def _on_gpu(
     )
     if not beyond(nest.program):  # one pass over the outputs' elements
         return passes()
-    tiled = [
-        *contraction.on_gpu(nest, gpu, aligned=aligned, likely=likely, refuse=refuse)
-    ]
-    found = fused(nest)
-    if not isinstance(found, str) and aligned and gpu.cores:
-        kind, whole = found
-        every = kind.proposed(whole, gpu)
-        tiled += legal(every, lambda tiling: tiling.problem(gpu), refuse)
-    if tiled and likely:
-        return iter(tiled)
+    tiles = [*tiled(nest, gpu, aligned=aligned, likely=likely, refuse=refuse)]
+    if tiles and likely:
+        return iter(tiles)
     kept = nest.lines or nest.merged or nest.running
     walked = bool(kept) or any(v.over for v in nest.values)
     if not walked:
@@ -108,7 +101,7 @@ def _on_gpu(
     team = _team(nest)
     teams = rows.on_gpu(team, gpu, aligned=aligned, likely=likely, refuse=refuse)
     if nest.handed is None:
-        return chain(tiled, teams, loops.on_gpu(nest, gpu))
+        return chain(tiles, teams, loops.on_gpu(nest, gpu))
     handing = list(teams)
     if not handing:
         why = "no block has all of what it would hand over"
@@ -116,17 +109,40 @@ def _on_gpu(
     return iter(handing)
 
 
+def fused_tilings(nest: Nest, gpu: Gpu, refuse: Refuse) -> list[AttentionTiling]:
+    """Return the legal tilings of several products of one kernel; none where it has not."""
+    found = fused(nest)
+    if isinstance(found, str) or not gpu.cores:
+        return []
+    kind, whole = found
+    every = list(kind.proposed(whole, gpu))
+    kept = {*legal(every, lambda tiling: tiling.problem(gpu), refuse)}
+    return [tiling for tiling in every if tiling.schedule in kept]
+
+
+def tiled(
+    nest: Nest, device: Machine | Gpu, *, aligned: bool, likely: bool, refuse: Refuse
+) -> Iterator[Schedule]:
+    """Yield the schedules that multiply by tensor cores, or by a CPU's registers."""
+    if isinstance(device, Gpu):
+        yield from contraction.on_gpu(
+            nest, device, aligned=aligned, likely=likely, refuse=refuse
+        )
+        if aligned:
+            yield from [x.schedule for x in fused_tilings(nest, device, refuse)]
+        return
+    from steelyard_kernels.schedule.recipes import attention_blocks, blocks
+
+    yield from blocks.on_cpu(nest, device, likely=likely, refuse=refuse)
+    yield from attention_blocks.on_cpu(nest, device, likely=likely, refuse=refuse)
+
+
 def _on_cpu(
     nest: Nest, machine: Machine, refuse: Refuse, *, aligned: bool, likely: bool
 ) -> Iterator[Schedule]:
     if not beyond(nest.program):
         return pointwise.on_cpu(nest, machine, aligned=aligned)
-    from steelyard_kernels.schedule.recipes import attention_blocks, blocks
-
-    blocked = (
-        *blocks.on_cpu(nest, machine, likely=likely, refuse=refuse),
-        *attention_blocks.on_cpu(nest, machine, likely=likely, refuse=refuse),
-    )
+    blocked = tiled(nest, machine, aligned=aligned, likely=likely, refuse=refuse)
     if rows_cpu.fits(nest):
         walked = rows_cpu.on_cpu(
             nest, machine, aligned=aligned, likely=likely, refuse=refuse

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import inf
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from steelyard_kernels.dtypes import HALVES, float32
 from steelyard_kernels.expression.expr import (
@@ -39,6 +39,7 @@ from steelyard_kernels.schedule.contraction import (
 from steelyard_kernels.schedule.online import Online, online_of, taken
 
 T = TypeVar("T")
+WIDENED: Final = (float32, *HALVES)  # what totals are kept of, in float32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,7 +195,7 @@ def _of_totals(nest: Nest, totals: list[Value], sums: list[Value]) -> Weighted |
     """Return the totals of rows, of what is made of some sums of products, or why not so."""
     space = frozenset(range(nest.space))
     reduced = [v for v in totals if isinstance(v.node, Reduce) and v.axes == space]
-    plain = [v for v in reduced if taken(v).node.dtype is float32 is v.node.dtype]
+    plain = [v for v in reduced if taken(v).node.dtype is v.node.dtype in WIDENED]
     kinds = {v.node.op for v in plain if isinstance(v.node, Reduce)}
     if not totals or len(plain) < len(totals) or kinds - {"sum", "max", "min"}:
         return "has not sums or extrema of rows"

@@ -42,7 +42,7 @@ def on_gpu(
     if not gpu.multiplies(whole.dtype):
         return iter(())
     if likely:
-        return iter([tiling.schedule for tiling in _likely(whole, gpu)])
+        return (tiling.schedule for tiling in _likely(whole, gpu))
     every = _grid(whole, gpu)
     return legal(every, lambda each: _too_large(each) or problem(each, gpu), refuse)
 
@@ -114,8 +114,10 @@ def _deepest(tiling: Tiling, gpu: Gpu, room: int) -> Tiling | None:
     steps = tiling.steps
     own = (steps,) if steps <= MOST_OWN else ()
     several = tiling.product.is_bulk or not tiling.bulk
+    each = replace(tiling, stages=2).shared - replace(tiling, stages=1).shared
+    most = room // each
     for stages in (*own, *(STAGES if several else ())):
         deeper = replace(tiling, stages=stages)
-        if deeper.shared <= room and not problem(deeper, gpu):
+        if stages <= most and deeper.shared <= room and not problem(deeper, gpu):
             return deeper
     return None

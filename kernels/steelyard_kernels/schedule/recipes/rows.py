@@ -15,6 +15,7 @@ from typing import Final
 
 from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.nest.axes import NAMES, Nest
+from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.schedule.gpu import (
     MAX_THREADS,
     VECTOR_BYTES,
@@ -124,20 +125,20 @@ def on_gpu(
 def is_by_rows(nest: Nest, shared: int) -> bool:
     """Say whether one axis is walked behind `shared` ones, by arrays that share little.
 
-    What lies along it lies along all others too, or along none: a product's operands are
-    read again and again, which is not for threads that walk side by side.
+    What lies along it lies along all others too, or along none, or it is one vector of each
+    product: a matrix's rows are read again for every column, which is not for threads that
+    walk side by side.
     """
     every = frozenset(range(shared))
     inner = {*range(shared, len(nest.extents))} - nest.lined
-    return (
-        shared > 0
-        and len(inner) == 1
-        and all(
-            value.axes >= every or not value.axes & every
-            for value in nest.values
-            if isinstance(value.source, Input) and inner & value.axes
-        )
+    alone = all(
+        value.axes >= every or not value.axes & every
+        for value in nest.values
+        if isinstance(value.source, Input) and inner & value.axes
     )
+    product = contraction_of(nest)
+    vectors = not isinstance(product, str) and not product.rows
+    return shared > 0 and len(inner) == 1 and (alone or vectors)
 
 
 class _Frame:

@@ -1,0 +1,226 @@
+"""Launches that become one: of products that a kernel does together, then of neighbours.
+
+A launch that reads what another writes becomes a part of it where one kernel can do
+both: it saves the reading. So do launches that read the same. What nobody else reads is
+stored no more. No rule here says what a schedule takes, and none joins what is predicted
+to take longer together.
+"""
+
+from __future__ import annotations
+
+from itertools import islice, pairwise
+from math import prod
+from typing import Final
+
+from steelyard_kernels.expression.expr import Input, Node, Reduce, Result
+from steelyard_kernels.plan.cuts import MOVED
+from steelyard_kernels.plan.groups import Groups, numbers
+from steelyard_kernels.plan.pieces import Group, computed, inside
+from steelyard_kernels.plan.products import is_product
+from steelyard_kernels.plan.rates import (
+    is_kernel,
+    is_tiled,
+    reduces_rows,
+    weighted_scores,
+)
+from steelyard_kernels.schedule.cores import WGMMA
+from steelyard_kernels.schedule.gpu import Gpu
+from steelyard_kernels.schedule.strategies import is_one
+
+PRODUCTS: Final = range(2, 5)  # of a launch: of weights, and what these are made of
+
+
+def fuse(groups: Groups) -> None:
+    """Join launches where one kernel does what several do."""
+    for group in list(groups.every):
+        _attend(groups, group)
+    if isinstance(groups.device, Gpu) and WGMMA in groups.device.cores:
+        groups.try_out(Weights(groups).weigh)
+    for group in list(groups.every):
+        _follow(groups, group)
+    _merge(groups)
+
+
+def _attend(groups: Groups, group: Group) -> None:
+    """Have one launch weigh values by a softmax of scores, where a kernel does.
+
+    It is made of a product that it waits for, and of all between, if nobody else reads that.
+    """
+    chain = [group] if group in groups.every and groups.multiplies(group) else []
+    scores = dict[Group, None]()
+    for each in chain:  # which grows
+        before = groups.before(each)
+        scores |= dict.fromkeys(filter(groups.multiplies, before))
+        chain += [x for x in before if x not in {*chain, *scores}]
+    for first in scores:
+        every = [first]
+        for each in every:  # which grows
+            every += [x for x in chain if x not in every and each in groups.before(x)]
+        if all(groups.is_within(x, every) for x in every if x is not group):
+            program = groups.together(*every)
+            tiled = groups.once(is_tiled, program, groups.device)
+            if tiled and groups.saves(program, *every):
+                groups.join(*every)
+                return
+
+
+def _follow(groups: Groups, group: Group) -> None:
+    """Have rows of a product reduced where it is computed, if a kernel does both."""
+    gpu, reads = groups.device, group.reads if group in groups.every else ()
+    for writer in [groups.alone(read, group) for read in reads]:
+        if writer is None or not isinstance(gpu, Gpu) or groups.multiplies(group):
+            continue
+        both = groups.together(writer, group), groups.program(writer)
+        if groups.once(reduces_rows, *both, gpu):
+            groups.join(writer, group)
+            return
+
+
+def _merge(groups: Groups) -> None:
+    """Join launches of common reductions, then readers to writers, then neighbours."""
+    first: dict[int, Node] = {}
+    for node in [group.values[0] for group in groups.every]:
+        for number in sorted(groups.of[node.number].needs - {MOVED}):
+            one = groups.of[first.setdefault(number, node).number]
+            own = groups.of[node.number]
+            if one is not own and not groups.apart(one, own):
+                _share(groups, one, own)
+    for node in [group.values[0] for group in groups.every]:
+        for read in reversed(groups.of[node.number].reads):
+            writer, own = groups.of.get(read.number), groups.of[node.number]
+            if writer is not None and writer is not own and not isinstance(read, Input):
+                _try(groups, writer, own)
+    for node in groups.cuts.program.nodes:
+        for one, other in pairwise(groups.readers(node)):
+            alike = one.is_elementwise == other.is_elementwise
+            if one in groups.every and other in groups.every and alike:
+                _try(groups, one, other)
+
+
+def _share(groups: Groups, one: Group, other: Group) -> None:
+    """Join two launches of a common reduction; a loop gives all of its results."""
+    if any(isinstance(node, Result) for node in (*one.values, *other.values)):
+        groups.join(one, other)
+    else:
+        _join(groups, one, other)
+
+
+def _try(groups: Groups, one: Group, other: Group) -> None:
+    """Join two launches unless one is read elsewhere, or another lies between them.
+
+    Those of several products have no reductions in common with others.
+    """
+    cuts, needs = groups.cuts, one.needs | other.needs
+    joint = cuts.joint(needs) or needs in {one.needs, other.needs}
+    if joint and groups.still(one, other) and not groups.apart(one, other):
+        _join(groups, one, other)
+
+
+def _join(groups: Groups, one: Group, other: Group) -> None:
+    """Join two launches if a kernel can do both, and is predicted to be as quick."""
+    if one.again or other.again or groups.repeats(one) or groups.repeats(other):
+        return
+    program = groups.together(one, other)
+    kernel = (
+        groups.once(is_one, program)
+        or groups.once(is_kernel, program)
+        or groups.once(is_tiled, program, groups.device)
+    )
+    if kernel and groups.saves(program, one, other):
+        groups.join(one, other)
+
+
+class Weights:
+    """Has weights computed again by what multiplies them, in place of memory."""
+
+    def __init__(self, groups: Groups) -> None:
+        self.groups = groups
+
+    def weigh(self) -> None:
+        """Have all that multiply computed weights compute these again, if kernels do.
+
+        What they are made of but products, one value a row, is stored for that; what
+        nobody reads then is not. The last ones come first: these may be made of others.
+        """
+        groups = self.groups
+        every = {read.number: read for group in groups.every for read in group.reads}
+        for number in sorted(every.keys() & groups.of.keys(), reverse=True):
+            weights, readers = every[number], groups.readers(every[number])
+            if isinstance(weights, Reduce) and not is_product(weights):
+                continue  # one value a row
+            found = [self._weighed(group, prod(weights.shape)) for group in readers]
+            kept = weights.number in groups.own or not all(again for again, _ in found)
+            for group, (again, rows) in zip(readers, found, strict=True):
+                if not kept:
+                    groups.store(rows, "weights are made of it")
+                    self._beside(group, again)
+            groups.forget()
+        self._total()
+        groups.forget()
+
+    def _weighed(self, group: Group, size: int) -> tuple[frozenset[int], list[Node]]:
+        """Return the matrices that a launch may compute again, and the rows that it reads.
+
+        Matrices are of a size; there are none where no kernel sums rows so.
+        """
+        groups, own = self.groups, numbers(group.values)
+        sizes = {n: prod(groups.cuts.nodes[n].shape) for n in groups.stored}
+        again = frozenset([n for n in sizes.keys() - own if sizes[n] == size])
+        memory = groups.stored.keys() - again
+        products = filter(is_product, computed(group.values, memory))
+        if len([*islice(products, PRODUCTS.stop)]) not in PRODUCTS:
+            return frozenset(), []
+        nodes, _ = inside(group.values, memory)
+        rows: list[Node] = [
+            n for n in nodes if isinstance(n, Reduce) and not is_product(n)
+        ]
+        memory = memory.union(n.number for n in rows)
+        fits = self._scores(group.values, memory)
+        return (again if fits else frozenset()), rows
+
+    def _scores(self, values: list[Node], memory: set[int]) -> int:
+        """Return of how many products a kernel makes weights; 0 if none does."""
+        program, _ = self.groups.pieces.of(values, memory)
+        return self.groups.once(weighted_scores, program, self.groups.device)
+
+    def _beside(self, group: Group, again: frozenset[int]) -> None:
+        """Have a launch weigh sums, with another one that does if a kernel does both."""
+        groups, values, needs = self.groups, group.values, group.needs
+        reads = numbers(inside(values, groups.stored.keys() - again)[1])
+        for other in [g for g in groups.every if g.again and reads & numbers(g.reads)]:
+            joined = again | other.again
+            both = sorted([*values, *other.values], key=lambda n: n.number)
+            memory = groups.stored.keys() - joined
+            three = both, values, other.values
+            every, *apart = [self._scores(each, memory) for each in three]
+            if 0 < every <= max(apart) and not groups.apart(group, other):
+                groups.drop(other)
+                values, needs, again = both, needs | other.needs, joined
+                break
+        groups.drop(group)
+        groups.add(Group(values, needs, again))
+
+    def _total(self) -> None:
+        """Have rows that weights are made of totalled without matrices, if a kernel does."""
+        groups = self.groups
+        weighted = [group for group in groups.every if group.again]
+        again = frozenset[int]().union(*[group.again for group in weighted])
+        read = dict.fromkeys(node for group in weighted for node in group.reads)
+        rows = [n for n in read if isinstance(n, Reduce) and n.number in groups.of]
+        own = list(dict.fromkeys(groups.of[n.number] for n in rows))
+        others = [g for g in groups.every if g not in own and again & numbers(g.reads)]
+        launches: list[list[Group]] = []
+        for group in own:
+            fits = [x for x in launches if not groups.apart(group, *x)]
+            if not fits:
+                launches.append([])
+            (fits or launches)[0 if fits else -1].append(group)
+        values = [[n for group in one for n in group.values] for one in launches]
+        memory = groups.stored.keys() - again
+        alone = all(numbers(group.values) <= again for group in others)
+        if alone and all(self._scores(each, memory) for each in values):
+            for one, nodes in zip(launches, values, strict=True):
+                for group in one:
+                    groups.drop(group)
+                needs = frozenset[int]().union(*[group.needs for group in one])
+                groups.add(Group(nodes, needs, again))
