@@ -22,7 +22,8 @@ def check(hopper, made, arrays, schedule=None):
     """Hold two launches to the bound, and to the same bits."""
     there = [cuda.copy_of(hopper, array) for array in arrays]
     work = made.bind(*there, schedule=schedule)
-    assert work.facts()["tensor_core"], work.built.schedule.label
+    launches = work.facts().get("launches", [work.facts()])  # three for few queries
+    assert any(each.get("tensor_core") for each in launches), work.built.schedule.label
     exact, bound = expected(made, arrays)
     before = None
     for _ in range(2):

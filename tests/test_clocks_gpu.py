@@ -86,7 +86,7 @@ def test_cupti_agrees_with_a_kernel_of_known_cycles(context, recorded):
     hertz = cycles[-1] / seconds
     slope, intercept = np.polyfit(np.array(cycles) / hertz, times, 1)
     assert abs(slope - 1) < 0.005
-    known = offsets.LAUNCH, 2 * offsets.LAUNCH_UNKNOWN
+    known = offsets.launch(context), 2 * offsets.LAUNCH_UNKNOWN
     assert times[0] - cycles[0] / hertz == pytest.approx(known[0], abs=known[1])
     print(f"slope {slope:.5f}, intercept {intercept:.0f} ns")  # noqa: T201 # asked for
 

@@ -121,7 +121,7 @@ def test_every_mode_measures_a_kernel_on_a_gpu(scale, mode, n):
     prepared = PreparedCase(copied.case({"n": n}), QUICK)
     trial = measure_case(prepared, parse(mode), scale, QUICK)
     assert trial.error is None
-    assert len(trial.samples) >= 3
+    assert len(trial.samples) >= (1 if mode == "build/first" else 3)  # seconds each
     kernel = mode.startswith("kernel")
     assert bool(trial.samples.mhz) == kernel
     if kernel:

@@ -2,7 +2,7 @@
 
 A delay tells its own time from its first instruction to its last. What a clock reads
 beyond that is the clock's and the hardware's share; of those only the second is taken
-from measurements made once, with CUPTI beside (`LAUNCH`).
+from measurements made once, with CUPTI beside (`LAUNCHES`).
 """
 
 from __future__ import annotations
@@ -10,25 +10,27 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Final
 
 from steelyard.analyse.trial import ClockFacts
 from steelyard.clocks import DeviceClock, Expired
 from steelyard.machine.ticks import common_tick
 from steelyard_device import cuda
 
-LAUNCH = 620.0
-"""Nanoseconds of a kernel's time before its first instruction and after its last: CUPTI
-less the delay's own time on an H200, 560 to 608 in one process and 656 to 673 in others,
-the same at every length from 0.6 us to 2 ms."""
+LAUNCHES: Final[Mapping[str, float]] = {"H100": 915.0, "H200": 620.0}
+"""Nanoseconds of a kernel's time before its first instruction and after its last, by a word
+of the GPU's name: CUPTI less the delay's own time, the same at every length from 0.6 us to
+2 ms. On an H200 560 to 608 in one process and 656 to 673 in others, on an H100 870 to 954
+in six."""
 
-LAUNCH_UNKNOWN = 60.0
-"""By how much `LAUNCH` may be wrong, to either side."""
+LAUNCH: Final = LAUNCHES["H200"]
+"""The same of GPUs on which nobody has looked."""
 
-FOUND_ON = "H200"
-"""In the names of GPUs on which this and the clocks' own constants were found."""
+LAUNCH_UNKNOWN: Final = 60.0
+"""By how much `LAUNCHES` may be wrong, to either side."""
 
 DRIFT = 5e-4
 """Share by which a GPU's timer may go wrong: it differed by 4e-4 from the host's over
@@ -97,7 +99,7 @@ def measured(context: cuda.Context) -> Offsets:
     for _ in range(PAIRS):
         delay.launch()
         inside.append(float(delay.nanoseconds()))
-    kernel = middle(inside) + LAUNCH
+    kernel = middle(inside) + launch(context)
     empty = _queue(context, delay, lambda: None)
     full = _queue(context, delay, delay.launch)
     return Offsets(
@@ -108,12 +110,22 @@ def measured(context: cuda.Context) -> Offsets:
     )
 
 
+def launch(context: cuda.Context) -> float:
+    """Return what a kernel takes on a GPU beside its instructions, in nanoseconds."""
+    return _found_on(context) or LAUNCH
+
+
+def _found_on(context: cuda.Context) -> float | None:
+    name = context.device.name
+    return next((found for word, found in LAUNCHES.items() if word in name), None)
+
+
 def unknown(context: cuda.Context, own: float) -> float:
     """Return by how much an offset may be wrong whose clock's ``own`` part may be so.
 
     On a GPU where nobody has looked, a launch's share is between none and twice `LAUNCH`.
     """
-    return own + (LAUNCH_UNKNOWN if FOUND_ON in context.device.name else LAUNCH)
+    return own + (LAUNCH_UNKNOWN if _found_on(context) else LAUNCH)
 
 
 def delays(context: cuda.Context) -> list[cuda.Delay]:

@@ -72,7 +72,7 @@ class GlobaltimerClock(OffsetClock):
         for delay in offsets.delays(self._context) * 4:
             delay.launch()
             times.append(delay.nanoseconds())
-        offset, tick = -offsets.LAUNCH - OWN, common_tick(times, slack=0)
+        offset, tick = -offsets.launch(self._context) - OWN, common_tick(times, slack=0)
         facts = ClockFacts("globaltimer", 1, tick, (), offset, **TRAITS)
         return self._facts(facts, OWN_UNKNOWN)
 
