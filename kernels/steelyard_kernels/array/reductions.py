@@ -11,7 +11,7 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array.shapes import arange, place_of, reshape
 from steelyard_kernels.array.value import Array, apply, as_array
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.monoids import MONOIDS, Monoid
+from steelyard_kernels.monoids import MONOIDS, Monoid, accumulator
 
 Axis: TypeAlias = int | Sequence[int] | None  # None: all axes
 
@@ -38,7 +38,14 @@ def var(
     x: Array, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> Array:
     """Return the variance, divided by (count - correction)."""
-    result = _reduce("var", x, axis, keepdims)
+    x = as_array(x, "var")
+    dtype = dtypes.computed(x.dtype)
+    return _variance(x, axis, correction, keepdims).astype(dtype)
+
+
+def _variance(x: Array, axis: Axis, correction: float, keepdims: bool) -> Array:
+    """Return the variance, of halves in float32: their squares are beyond a half."""
+    result = _reduce("var", x.astype(accumulator(x.dtype)), axis, keepdims)
     if correction == 0:
         return result
     count = math.prod(x.shape[place] for place in _axes("var", x, axis))
@@ -77,7 +84,9 @@ def std(
     x: Array, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> Array:
     """Return the standard deviation, of a variance divided by (count - correction)."""
-    return apply("sqrt", var(x, axis, correction=correction, keepdims=keepdims))
+    x = as_array(x, "std")
+    variance = _variance(x, axis, correction, keepdims)
+    return apply("sqrt", variance).astype(dtypes.computed(x.dtype))
 
 
 def any(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:  # noqa: A001 - the array API's name
