@@ -13,7 +13,8 @@ from typing import Final
 from steelyard_kernels import dtypes
 from steelyard_kernels.along import ALONG, Line
 from steelyard_kernels.array.elementwise import bitcast
-from steelyard_kernels.array.moves import pad, take, take_along_axis
+from steelyard_kernels.array.indexing import take, take_along_axis
+from steelyard_kernels.array.moves import pad
 from steelyard_kernels.array.shapes import place_of, reshape
 from steelyard_kernels.array.value import Array, apply, as_array
 from steelyard_kernels.dtypes import DType

@@ -16,8 +16,7 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array.tracing import current, number
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression import rows, views
-from steelyard_kernels.expression.expr import Constant, Node, Shape
+from steelyard_kernels.expression.expr import Node, Shape
 from steelyard_kernels.expression.graph import Graph
 
 Operand: TypeAlias = "Array | float | int | bool"
@@ -31,8 +30,9 @@ class Array:
     node: Node
     weak: bool = False
 
-    # `matmul`, which `products`, made of arrays, sets here.
+    # Made of arrays, which set themselves here: `matmul`, and elements at indices.
     product: ClassVar[Callable[[Any, Any], Array]]
+    indexed: ClassVar[Callable[[Any, Any], Array]]
 
     @property
     def shape(self) -> Shape:
@@ -197,9 +197,7 @@ class Array:
         )
 
     def __getitem__(self, index: Any) -> Array:
-        if isinstance(index, tuple | slice) or index is None or index is Ellipsis:
-            return Array(self.graph, views.indexed(self.graph, self.node, index))
-        return row(self, index)
+        return type(self).indexed(self, index)
 
     def __iter__(self) -> NoReturn:
         raise KernelError(
@@ -242,46 +240,6 @@ def dot(a: Array | object, b: Array | object) -> Array:
             "multiply by numbers."
         )
     return Array(a.graph, a.graph.dot(a.node, b.node))
-
-
-def row(x: Array, index: object) -> Array:
-    """Return x[index] along the first axis.
-
-    An int may count from the end, and is checked; an index that is an array of shape
-    () is known only at run time and is clamped to the first and the last row.
-    """
-    graph = x.graph
-    extent = x.shape[0] if x.shape else 0
-    if isinstance(index, Array):
-        if index.shape or index.dtype.kind != "int":
-            raise KernelError(
-                f"{graph.kernel}: an index is {index.dtype} {index.shape}, expected one "
-                "int; cast it with astype, or take its elements."
-            )
-        node = index.node
-        if x.shape and not extent:
-            raise KernelError(
-                f"{graph.kernel}: a value of shape {x.shape} is indexed, but it has no "
-                "rows; index an array whose first axis has one or more."
-            )
-        if not isinstance(node, Constant):
-            held = views.held(graph, node, extent)
-            return Array(graph, rows.row(graph, x.node, held))
-        index = int(node.value)
-    place = whole(index)
-    if place is None:
-        raise KernelError(
-            f"{graph.kernel}: a value of shape {x.shape} is indexed by "
-            f"{type(index).__name__}, expected one int; scan over it, or write "
-            "whole-array operations."
-        )
-    if x.shape and not -extent <= place < extent:
-        raise KernelError(
-            f"{graph.kernel}: index {place} of a value of shape {x.shape}, expected "
-            f"{-extent} to {extent - 1}; index within its first axis."
-        )
-    constant = graph.constant(place % extent if extent else 0, dtypes.int64)
-    return Array(graph, rows.row(graph, x.node, constant))
 
 
 def power(x: Array, exponent: Operand) -> Array:
