@@ -17,6 +17,7 @@ all axes unless `axis` says which, as in the array API.
 # ruff: noqa: A001, A004 - the array API's names
 
 import math
+import sys
 from collections.abc import Callable
 from types import ModuleType
 
@@ -122,6 +123,7 @@ from steelyard_kernels.dtypes import uint64 as uint64
 from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.ops import OPERATIONS
 
+Array.namespace = sys.modules[__name__]
 bool = dtypes.bool_
 e, inf, nan, newaxis, pi = math.e, math.inf, math.nan, None, math.pi
 

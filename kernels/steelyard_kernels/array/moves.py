@@ -173,10 +173,21 @@ def pad(
     return apply("where", inside, wide, value, first=1)
 
 
-def diff(x: Array, *, axis: int = -1, n: int = 1) -> Array:
-    """Return the differences of neighbours along an axis, taken `n` times."""
+def diff(
+    x: Array,
+    *,
+    axis: int = -1,
+    n: int = 1,
+    prepend: Array | None = None,
+    append: Array | None = None,
+) -> Array:
+    """Return the differences of neighbours along an axis, taken `n` times.
+
+    They begin with those of `prepend`, and end with those of `append`.
+    """
     x = as_array(x, "diff")
     place = place_of(x, axis, x.ndim)
+    x = concat([part for part in (prepend, x, append) if part is not None], place)
     for _ in range(n):
         extent = x.shape[place]
         x = _part(x, place, 1, extent) - _part(x, place, 0, max(extent - 1, 0))

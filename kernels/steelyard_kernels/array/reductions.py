@@ -8,8 +8,9 @@ from functools import cache
 from typing import TypeAlias
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.array.shapes import arange, place_of, reshape
+from steelyard_kernels.array.shapes import arange, asarray, place_of, reshape
 from steelyard_kernels.array.value import Array, apply, as_array
+from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.monoids import MONOIDS, Monoid, accumulator
 
@@ -26,8 +27,15 @@ def __getattr__(name: str) -> Callable[..., Array]:
 
 @cache
 def _function(row: Monoid) -> Callable[..., Array]:
-    def function(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
-        return _reduce(row.name, x, axis, keepdims)
+    def function(
+        x: Array,
+        axis: Axis = None,
+        *,
+        dtype: DType | str | None = None,
+        keepdims: bool = False,
+    ) -> Array:
+        x = asarray(as_array(x, row.name), dtype=dtype)
+        return asarray(_reduce(row.name, x, axis, keepdims), dtype=dtype)
 
     function.__name__ = function.__qualname__ = row.name
     function.__doc__ = row.doc

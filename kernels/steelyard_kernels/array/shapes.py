@@ -10,7 +10,7 @@ from typing import Any
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.array.tracing import current, number
-from steelyard_kernels.array.value import Array, apply, as_array, whole
+from steelyard_kernels.array.value import Array, apply, as_array, kind_of, whole
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Shape
@@ -54,7 +54,7 @@ def linspace(
     /,
     num: int,
     *,
-    dtype: DType | str = "float64",
+    dtype: DType | str | None = None,
     endpoint: bool = True,
 ) -> Array:
     """Return num numbers from start to stop, evenly spaced; `endpoint`: stop is one."""
@@ -63,7 +63,7 @@ def linspace(
     places = arange(count, dtype="float64")
     line = places * ((stop - start) / steps) + start
     last = places == float(steps)
-    return apply("where", last, float(stop), line, first=1).astype(dtype)
+    return apply("where", last, float(stop), line, first=1).astype(dtype or "float64")
 
 
 def eye(
@@ -72,11 +72,15 @@ def eye(
     /,
     *,
     k: int = 0,
-    dtype: DType | str = "float32",
+    dtype: DType | str | None = None,
 ) -> Array:
     """Return ones on the diagonal that begins k columns from the left, else zeros."""
     shape = extents("eye", (n_rows, n_rows if n_cols is None else n_cols))
-    return apply("equal", _off_diagonal(shape), k).astype("int32").astype(dtype)
+    return (
+        apply("equal", _off_diagonal(shape), k)
+        .astype("int32")
+        .astype(dtype or "float32")
+    )
 
 
 def tril(x: Array, /, *, k: int = 0) -> Array:
@@ -126,54 +130,72 @@ def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
     ]
 
 
-def asarray(value: Array | float, /, *, dtype: DType | str | None = None) -> Array:
-    """Return an array as it is, a Python number as one of shape ()."""
-    x = as_array(value, "asarray")
+def asarray(
+    obj: Array | float,
+    /,
+    *,
+    dtype: DType | str | None = None,
+    copy: bool | None = None,
+) -> Array:
+    """Return an array as it is, a Python number as one of shape ().
+
+    No value changes, so that a copy is the same.
+    """
+    del copy
+    x = as_array(obj, "asarray")
     return x if dtype is None else x.astype(dtype)
 
 
-def full(shape: Shape | int, value: float, dtype: DType | str = "float32") -> Array:
-    """Return an array of one value."""
-    graph = current("full")
-    constant = number(graph, _number("full", value), dtypes.of(dtype))
-    return Array(graph, graph.broadcast(constant, extents("full", shape)))
+def full(
+    shape: Shape | int, fill_value: float, dtype: DType | str | None = None
+) -> Array:
+    """Return an array of one value, by default of bool, int64 or float32 as that is."""
+    kind = {"bool": "bool", "int": "int64"}.get(kind_of(fill_value), "float32")
+    return _filled("full", shape, fill_value, dtype or kind)
 
 
-def zeros(shape: Shape | int, dtype: DType | str = "float32") -> Array:
-    """Return an array of zeros."""
-    return full(shape, 0, dtype)
+def _filled(what: str, shape: Shape | int, value: object, dtype: DType | str) -> Array:
+    graph = current(what)
+    constant = number(graph, _number(what, value), dtypes.of(dtype))
+    return Array(graph, graph.broadcast(constant, extents(what, shape)))
 
 
-def ones(shape: Shape | int, dtype: DType | str = "float32") -> Array:
-    """Return an array of ones."""
-    return full(shape, 1, dtype)
+def zeros(shape: Shape | int, dtype: DType | str | None = None) -> Array:
+    """Return an array of zeros, by default of float32."""
+    return full(shape, 0, dtype or "float32")
 
 
-def full_like(x: Array, value: float) -> Array:
-    """Return an array of one value, of another's shape and dtype."""
-    x = as_array(x, "full_like")
-    constant = number(x.graph, _number("full_like", value), x.dtype)
-    return Array(x.graph, x.graph.broadcast(constant, x.shape))
+def ones(shape: Shape | int, dtype: DType | str | None = None) -> Array:
+    """Return an array of ones, by default of float32."""
+    return full(shape, 1, dtype or "float32")
 
 
-def empty(shape: Shape | int, dtype: DType | str = "float32") -> Array:
+def empty(shape: Shape | int, dtype: DType | str | None = None) -> Array:
     """Return zeros: values have no memory whose contents could be left."""
     return zeros(shape, dtype)
 
 
-def empty_like(x: Array) -> Array:
-    """Return zeros of another array's shape and dtype."""
-    return zeros_like(x)
+def full_like(
+    x: Array, fill_value: float, *, dtype: DType | str | None = None
+) -> Array:
+    """Return an array of one value, of another's shape and, by default, dtype."""
+    x = as_array(x, "full_like")
+    return _filled("full_like", x.shape, fill_value, dtype or x.dtype)
 
 
-def zeros_like(x: Array) -> Array:
-    """Return zeros of another array's shape and dtype."""
-    return full_like(x, 0)
+def zeros_like(x: Array, *, dtype: DType | str | None = None) -> Array:
+    """Return zeros of another array's shape and, by default, dtype."""
+    return full_like(x, 0, dtype=dtype)
 
 
-def ones_like(x: Array) -> Array:
-    """Return ones of another array's shape and dtype."""
-    return full_like(x, 1)
+def ones_like(x: Array, *, dtype: DType | str | None = None) -> Array:
+    """Return ones of another array's shape and, by default, dtype."""
+    return full_like(x, 1, dtype=dtype)
+
+
+def empty_like(x: Array, *, dtype: DType | str | None = None) -> Array:
+    """Return zeros of another array's shape and, by default, dtype."""
+    return zeros_like(x, dtype=dtype)
 
 
 def broadcast_to(x: Array | float, shape: Shape | int) -> Array:
@@ -182,8 +204,12 @@ def broadcast_to(x: Array | float, shape: Shape | int) -> Array:
     return Array(x.graph, x.graph.broadcast(x.node, extents("broadcast_to", shape)))
 
 
-def reshape(x: Array, shape: Shape | int) -> Array:
-    """Return the elements in the same order in another shape; one extent may be -1."""
+def reshape(x: Array, shape: Shape | int, *, copy: bool | None = None) -> Array:
+    """Return the elements in the same order in another shape; one extent may be -1.
+
+    No value changes, so that a copy is the same.
+    """
+    del copy
     x = as_array(x, "reshape")
     asked = extents("reshape", shape, least=-1)
     known = prod(extent for extent in asked if extent != -1)

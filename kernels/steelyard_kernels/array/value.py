@@ -7,9 +7,10 @@ meet, so float32 arithmetic stays float32.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
+from types import ModuleType
 from typing import Any, ClassVar, NoReturn, TypeAlias
 
 from steelyard_kernels import dtypes
@@ -30,9 +31,10 @@ class Array:
     node: Node
     weak: bool = False
 
-    # Made of arrays, which set themselves here: `matmul`, and elements at indices.
+    # Made of arrays, which set themselves here: `matmul`, x[index], and the package.
     product: ClassVar[Callable[[Any, Any], Array]]
     indexed: ClassVar[Callable[[Any, Any], Array]]
+    namespace: ClassVar[ModuleType]
 
     @property
     def shape(self) -> Shape:
@@ -64,6 +66,15 @@ class Array:
     def size(self) -> int:
         """The number of elements."""
         return prod(self.node.shape)
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
+        """Return `steelyard_kernels.array`; raises KernelError for versions it has not."""
+        if api_version in {None, "2021.12", "2022.12", "2023.12", "2024.12"}:
+            return type(self).namespace
+        raise KernelError(
+            f"{self.graph.kernel}: version {api_version!r} of the array API was asked for, "
+            "expected '2024.12' or an earlier one; leave it out."
+        )
 
     def __array_ufunc__(self, ufunc: Any, *_: Any, **__: Any) -> NoReturn:
         """Refuse NumPy's functions, which would want values."""
@@ -297,22 +308,31 @@ def apply(op: str, *operands: Operand, first: int = 0) -> Array:
 
 def _scalar_dtype(graph: Graph, op: str, operands: tuple[Operand, ...]) -> DType:
     """Return the dtype of arithmetic among weak values only: the widest kind."""
-    kinds = set()
+    kinds = []
     for operand in operands:
-        if isinstance(operand, Array):
-            kinds.add(operand.dtype.kind)
-        elif isinstance(operand, bool):
-            kinds.add("bool")
-        elif isinstance(operand, int | float):
-            kinds.add("int" if isinstance(operand, int) else "float")
-        else:
+        kind = kind_of(operand)
+        if not kind:
             raise KernelError(
                 f"{graph.kernel}: {op} got a {type(operand).__name__}, expected an "
                 "array of the kernel or a Python number; pass it as a parameter."
             )
-    if kinds == {"bool"}:
-        return dtypes.bool_
-    return dtypes.float64 if "float" in kinds else dtypes.int64
+        kinds.append(kind)
+    return widest(kinds)
+
+
+def kind_of(value: object) -> str:
+    """Return the kind of an array, or of a Python number; "" of anything else."""
+    if isinstance(value, Array):
+        return value.dtype.kind
+    if isinstance(value, bool):
+        return "bool"
+    return "int" if isinstance(value, int) else "float" * isinstance(value, float)
+
+
+def widest(kinds: Iterable[str]) -> DType:
+    """Return the dtype of Python numbers of some kinds together."""
+    kind = max(kinds, key=("bool", "int", "float").index)
+    return {"bool": dtypes.bool_, "int": dtypes.int64, "float": dtypes.float64}[kind]
 
 
 def lift(
@@ -324,8 +344,7 @@ def lift(
             return operand.node
         _check_weak(graph, op, (operand.dtype.kind, "a scalar"), common, strong=strong)
         return graph.cast(operand.node, common)
-    kind = "bool" if isinstance(operand, bool) else "int"
-    kind = "float" if isinstance(operand, float) else kind
+    kind = kind_of(operand)
     _check_weak(graph, op, (kind, repr(operand)), common, strong=strong)
     return number(graph, operand, common)
 
