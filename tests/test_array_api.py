@@ -295,6 +295,7 @@ MADE = {
     "argmax": lambda xp: xp.argmax(xp.reshape(xp.arange(12) % 5, (3, 4)), axis=-1),
     "argmin": lambda xp: xp.argmin(xp.reshape(xp.arange(12) % 5, (3, 4)), axis=-1),
     "power": lambda xp: xp.arange(9) ** 3,
+    "powers": lambda xp: xp.arange(-4, 5) ** (xp.arange(9) % 4) + 3 ** xp.arange(9),
     "full": lambda xp: xp.full((2,), fill_value=7),
     "like": lambda xp: xp.full_like(xp.arange(3), 1.5, dtype="float64"),
     "ones": lambda xp: xp.ones_like(xp.arange(3.0), dtype="int8"),
