@@ -254,6 +254,11 @@ TAKEN = [
         "9,40 7:int64",
     ),
     Row(
+        "taken of a reshaped view",
+        lambda x, i: xp.take(xp.reshape(x.T, (-1, 3)), i, axis=0),
+        "9,40 7:int64; 6,5 4:int8",
+    ),
+    Row(
         "taken twice",
         lambda x, i, j: xp.take_along_axis(xp.take_along_axis(x, i, axis=1), j, axis=1),
         "5,9 5,7:uint8 5,4:uint8",
