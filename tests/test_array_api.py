@@ -1,15 +1,20 @@
 """The Python array API standard's names, 2024.12: which there are, and why others not."""
 
-from inspect import signature
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import kernel
 from steelyard_kernels.dtypes import ALL, STORED
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.grad import grad
 
 DOCS = Path(__file__).parents[1] / "docs" / "array-api.md"
 BOTH = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift"
@@ -362,6 +367,108 @@ def test_a_product_of_a_matrix_and_itself_reads_it_at_two_places():
         return x @ x
 
     np.testing.assert_allclose(square(x), x @ x, rtol=1e-13)
+
+
+def entries(extent):
+    """Draw indices of an axis: ints, slices, arrays of the shapes that broadcast."""
+    places = st.integers(-extent, extent - 1)
+    shapes = st.sampled_from([(), (3,), (1,), (2, 1), (2, 3)])
+    kinds = st.sampled_from(["int8", "int64"])
+    ints = shapes.flatmap(lambda s: arrays(kinds, s, elements=places))
+    return st.one_of(places, st.slices(extent), ints, ints)
+
+
+@st.composite
+def indexed(draw):
+    """Draw an array and indices of some of its axes, with new ones and `...` between."""
+    shape = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+    key = [draw(entries(extent)) for extent in shape]
+    whole = draw(st.sampled_from([None, *range(len(key))]))
+    if whole is not None:
+        key[whole:] = draw(st.sampled_from([[], [...], [..., *key[whole + 1 :]]]))
+    key.insert(draw(st.integers(0, len(key))), None)
+    return np.arange(np.prod(shape)).reshape(shape), key[draw(st.booleans()) :]
+
+
+@given(indexed(), st.sampled_from(["as it is", "turned", "computed"]))
+def test_elements_at_indices_are_numpys(drawn, how):
+    """Of arrays that the kernel is given, or knows; of views and of what is computed."""
+    x, key = drawn
+    key = tuple(key)
+    arrays = [each for each in key if isinstance(each, np.ndarray)]
+
+    def chosen(x, key):
+        x = (
+            x.T
+            if how == "turned" and x.ndim == 2
+            else x * 2
+            if how == "computed"
+            else x
+        )
+        return x[key]
+
+    def given(x, *arrays):
+        found = iter(arrays)
+        own = [next(found) if isinstance(e, np.ndarray) else e for e in key]
+        return chosen(x, tuple(own))
+
+    try:
+        want = chosen(x, key)
+    except IndexError:  # of an axis that `...` or turning put elsewhere
+        return
+    names = [f"a{n}" for n in range(len(arrays))]
+    kinds = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ["x", *names]]
+    given.__signature__ = Signature(kinds)
+    for seen in (kernel(given)(x, *arrays), kernel(lambda x: chosen(x, key))(x)):
+        assert (seen.dtype, seen.shape) == (want.dtype, want.shape)
+        np.testing.assert_array_equal(seen, want)
+
+
+def test_gradients_of_elements_at_indices_are_added_up():
+    """Those taken several times, and none of others."""
+    x = np.arange(60.0).reshape(3, 4, 5)
+    i, j = np.array([0, -1, 0, 2]), np.array([[1], [-4]])
+    for key in [(i,), (i, j), (slice(1, None), j, i), (i, slice(None), j), (..., j)]:
+        made = kernel(grad(lambda x, w: xp.sum(x[key] * w)))  # noqa: B023 - called at once
+        w, want = np.random.default_rng(0).normal(0, 1, x[key].shape), np.zeros(x.shape)
+        np.add.at(want, key, w)
+        np.testing.assert_allclose(made(x, w), want, atol=1e-14)
+
+
+CONSTANTS = [
+    [1.5, 2, 3],
+    [[True], [False]],
+    [],
+    np.arange(0, -3000, -3, dtype="int16").reshape(10, 100),
+    np.array([0.0, -0.0, np.nan, np.inf, 1e-45], "float32"),
+    np.array([2**64 - 1, 2**63, 1], "uint64"),
+    np.array([127, -128, -127], "int8"),
+    np.ones((50, 50), ml_dtypes.bfloat16),
+    np.array(3, ml_dtypes.float8_e5m2),
+    np.eye(7)[::-1],
+]
+
+
+@pytest.mark.parametrize("value", CONSTANTS, ids=lambda value: str(np.shape(value)))
+def test_lists_and_arrays_of_numpy_are_constants(value):
+    """To the bit."""
+    seen, want = kernel(lambda: xp.asarray(value))(), np.asarray(value)
+    assert (seen.dtype, seen.shape) == (want.dtype, want.shape)
+    assert seen.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (np.arange(100.0), "100.* values that change 99 times, at most 64"),
+        ([[1], [2, 3]], "inhomogeneous shape"),
+        (["a"], "dtype str.* is not supported"),
+    ],
+)
+def test_other_constants_are_refused(value, words):
+    """Large ones, which are parameters, and what is no array."""
+    with pytest.raises(KernelError, match=words):
+        kernel(lambda: xp.asarray(value))()
 
 
 def test_arrays_know_their_namespace():

@@ -19,7 +19,7 @@ from steelyard_kernels.array.shapes import asarray, place_of, reshape
 from steelyard_kernels.array.value import Array, apply, as_array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression import lines
+from steelyard_kernels.expression import lines, views
 from steelyard_kernels.monoids import MONOIDS
 
 COMPARED: Final = 1 << 18
@@ -171,7 +171,8 @@ def _searched(found: Array, count: int, is_below: Callable[[Array], Array]) -> A
     step = 1 << count.bit_length() >> 1
     while step:
         there = found + step
-        below = is_below(there - 1) & (there <= count)
+        place = views.held(found.graph, (there - 1).node, count)
+        below = is_below(Array(found.graph, place)) & (there <= count)
         found = apply("where", below, there, found)
         step //= 2
     return found

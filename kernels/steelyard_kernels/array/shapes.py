@@ -6,7 +6,9 @@ import math
 import operator
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.array.tracing import current, number
@@ -131,7 +133,7 @@ def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
 
 
 def asarray(
-    obj: Array | float,
+    obj: Any,
     /,
     *,
     dtype: DType | str | None = None,
@@ -139,11 +141,46 @@ def asarray(
 ) -> Array:
     """Return an array as it is, a Python number as one of shape ().
 
-    No value changes, so that a copy is the same.
+    NumPy's arrays and scalars and nested lists of numbers are constants, of NumPy's
+    dtypes: integers in steps, or values that change at most `CHANGES` times on the way
+    from the first to the last. No value changes, so that a copy is the same.
     """
     del copy
-    x = as_array(obj, "asarray")
+    is_constant = isinstance(obj, np.ndarray | np.generic | list | tuple)
+    x = _constant(obj) if is_constant else as_array(obj, "asarray")
     return x if dtype is None else x.astype(dtype)
+
+
+CHANGES: Final = 64
+"""Of a constant's values, from one to the next: each is a choice for every element."""
+
+
+def _constant(values: Any) -> Array:
+    graph = current("asarray")
+    try:
+        array = np.asarray(values)
+        dtype = dtypes.of(array.dtype)
+    except (ValueError, KernelError) as error:  # of rows of several lengths, of objects
+        raise KernelError(f"{graph.kernel}: asarray: {error}") from None
+    flat = array.reshape(-1)
+    bits = flat.view(np.uint8).reshape(flat.size, flat.itemsize)  # of 0.0 and -0.0
+    starts = np.flatnonzero((bits[1:] != bits[:-1]).any(axis=1)) + 1
+    found = full((), flat[0].item() if flat.size else 0, dtype)
+    in_steps = dtype.kind == "int" and dtype is not dtypes.uint64
+    if flat.size > 2 and in_steps and not np.any(np.diff(flat, 2)):
+        step = int(flat[1]) - int(flat[0])
+        found = (arange(flat.size) * step + int(flat[0])).astype(dtype)
+    elif len(starts) > CHANGES:
+        raise KernelError(
+            f"{graph.kernel}: asarray of {array.shape} values that change {len(starts)} "
+            f"times, at most {CHANGES} are supported; pass it as a parameter."
+        )
+    else:
+        places = arange(flat.size)
+        for start in starts:
+            value = full((), flat[start].item(), dtype)
+            found = apply("where", places < int(start), found, value, first=1)
+    return reshape(broadcast_to(found, flat.shape), array.shape)
 
 
 def full(
