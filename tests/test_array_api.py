@@ -269,13 +269,14 @@ def test_the_documented_names_are_those_there_are():
     "op", ["//", "%", "**", "<<", ">>", "&", "|", "^", "+", "-", "*", "<", "==", "@"]
 )
 def test_operators_are_numpys(op):
-    """Of arrays, and of an array and a number on either side."""
+    """Of arrays, and of an array and a number, or one of NumPy's, on either side."""
     a = np.arange(1, 10, dtype=np.int64).reshape(3, 3) * 5
     b = np.arange(9, 0, -1, dtype=np.int64).reshape(3, 3) % 4 + 1
     if op in {"**", "@"}:
         a, b = a / 7, b / 3
-    sources = [f"a {op} b", f"7 {op} b", f"a {op} 3"][: 1 if op == "@" else 3]
-    functions = [eval(f"lambda a, b: {source}") for source in sources]
+    sources = [f"a {op} b", f"a {op} c", f"c {op} b", f"7 {op} b", f"a {op} 3"]
+    sources = sources[: 3 if op == "@" else 5]
+    functions = [eval(f"lambda a, b: {source}", {"c": b}) for source in sources]
 
     @kernel
     def every(a, b):

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 from types import ModuleType
-from typing import Any, ClassVar, NoReturn, TypeAlias
+from typing import Any, ClassVar, Final, NoReturn, TypeAlias
+
+import numpy as np
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.array.tracing import current, number
@@ -76,12 +78,19 @@ class Array:
             "expected '2024.12' or an earlier one; leave it out."
         )
 
-    def __array_ufunc__(self, ufunc: Any, *_: Any, **__: Any) -> NoReturn:
-        """Refuse NumPy's functions, which would want values."""
-        raise KernelError(
-            f"{self.graph.kernel}: numpy.{ufunc.__name__} was called on an array of a "
-            f"kernel; call steelyard_kernels.array.{ufunc.__name__}, if there is one."
-        )
+    def __array_ufunc__(
+        self, ufunc: Any, method: str, *operands: Any, **keywords: Any
+    ) -> Any:
+        """Return what the function of that name gives: arrays of NumPy's have operators."""
+        name: str = ufunc.__name__
+        name = _RENAMED.get(name, name)
+        function = getattr(type(self).namespace, name, None)
+        if function is None or method != "__call__" or keywords:
+            raise KernelError(
+                f"{self.graph.kernel}: numpy.{ufunc.__name__} was called on an array of a "
+                "kernel, expected a function of steelyard_kernels.array; call one of these."
+            )
+        return function(*operands)
 
     def _number(self, *_: object, **__: object) -> NoReturn:
         """Refuse what would want values: float(), int(), complex(), numpy.asarray()."""
@@ -217,6 +226,14 @@ class Array:
         )
 
 
+_RENAMED: Final = {
+    "power": "pow",
+    "left_shift": "bitwise_left_shift",
+    "right_shift": "bitwise_right_shift",
+}
+"""Operators' names in the array API, by NumPy's."""
+
+
 def whole(value: Any) -> int | None:
     """Return an int of Python's, NumPy's or anyone's; None for what is none."""
     try:
@@ -226,10 +243,13 @@ def whole(value: Any) -> int | None:
 
 
 def as_array(value: object, what: str) -> Array:
-    """Return an array as it is, and a Python number as a weak one."""
+    """Return an array as it is, a Python number as a weak one, NumPy's as constants."""
     if isinstance(value, Array):
         return value
     graph = current(what)
+    if _is_numpys(value):
+        constant: Array = Array.namespace.asarray(value)
+        return constant
     if not isinstance(value, float | int):
         raise KernelError(
             f"{graph.kernel}: {what} got a {type(value).__name__}, expected an array of "
@@ -237,6 +257,11 @@ def as_array(value: object, what: str) -> Array:
         )
     dtype = _scalar_dtype(graph, what, (value,))
     return Array(graph, number(graph, value, dtype), weak=True)
+
+
+def _is_numpys(value: object) -> bool:
+    """Say whether a value is NumPy's alone: its float64 is a Python number too."""
+    return isinstance(value, np.ndarray | np.generic) and not kind_of(value)
 
 
 def dot(a: Array | object, b: Array | object) -> Array:
@@ -254,25 +279,19 @@ def dot(a: Array | object, b: Array | object) -> Array:
 
 
 def power(x: Array, exponent: Operand) -> Array:
-    """Return x ** exponent: a product where that is a Python int, of integers too."""
-    if (
-        isinstance(exponent, float)
-        and exponent == int(exponent)
-        and x.dtype.kind == "float"
-    ):
-        exponent = int(exponent)
-    if isinstance(exponent, bool | float | Array) or abs(exponent) > 64:
+    """Return x ** exponent: a product where that is a known integer, of integers too."""
+    is_whole = isinstance(exponent, float) and exponent.is_integer()
+    count = whole(int(exponent) if is_whole and x.dtype.kind == "float" else exponent)
+    if count is None or abs(count) > 64:
         return apply("pow", x, exponent)
-    if exponent < 0:
-        return apply("divide", 1.0, power(x, -exponent))
-    if exponent < 2:
+    if count < 0:
+        return apply("divide", 1.0, power(x, -count))
+    if count < 2:
         one = number(x.graph, 1, x.dtype)
-        return (
-            x if exponent else Array(x.graph, x.graph.broadcast(one, x.shape), x.weak)
-        )
-    half = power(x, exponent // 2)
-    whole = apply("multiply", half, half)
-    return apply("multiply", whole, x) if exponent % 2 else whole
+        return x if count else Array(x.graph, x.graph.broadcast(one, x.shape), x.weak)
+    half = power(x, count // 2)
+    square = apply("multiply", half, half)
+    return apply("multiply", square, x) if count % 2 else square
 
 
 def apply(op: str, *operands: Operand, first: int = 0) -> Array:
@@ -281,6 +300,7 @@ def apply(op: str, *operands: Operand, first: int = 0) -> Array:
     Weak operands from position `first` on take the arrays' dtype; raises KernelError
     where they cannot, or where the operands do not fit each other.
     """
+    operands = tuple([as_array(o, op) if _is_numpys(o) else o for o in operands])
     arrays = [operand for operand in operands if isinstance(operand, Array)]
     if not arrays:
         raise KernelError(
