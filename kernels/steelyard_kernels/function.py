@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -233,14 +233,17 @@ class KernelFunction:
                 f"{self.name}: stream {stream} was given for arrays of the host, expected "
                 "arrays on a GPU; copy them there, or leave stream away."
             )
-        convention, every, slots = self._packed(arrays, out, schedule, scalars)
+        copies = strides.OnHost()
+        near = tuple([copies.made(array) for array in arrays])
+        room = strides.mapped(out, partial(copies.made, read=False))
+        convention, every, slots = self._packed(near, room, schedule, scalars)
 
         def rebuild(cache: str) -> Artifact | Failure:
             return self.build(
-                *arrays, schedule=schedule, cache=cache, aligned=convention.aligned
+                *near, schedule=schedule, cache=cache, aligned=convention.aligned
             )
 
-        return CpuKernel(convention, every, slots, rebuild)
+        return CpuKernel(convention, every, slots, rebuild, copies)
 
     def _called(self, *arrays: Array, out: Outputs = None, **scalars: float) -> Result:
         """Run once: what becomes of calls that native code does not recognise."""
