@@ -258,6 +258,17 @@ def as_numpys(unit):
     return near
 
 
+def wide_halves(rng):
+    """Return halves whose squares are beyond the largest half."""
+    return [rng.uniform(-6e4, 6e4, (5, 33)).astype(np.float16)]
+
+
+def deviations(x):
+    """Return NumPy's in float64, rounded once."""
+    exact = x.std(-1, ddof=1)
+    return {"out": (exact, exact * 2.0**-10)}
+
+
 def constant(rng):
     """Return layernorm's arguments: rows without variance, and no bias."""
     x = np.repeat(np.float32([[0.1], [-1 / 3], [1e20], [123456.7]]), 333, axis=1)
@@ -426,6 +437,12 @@ ROWS = [
         data=hard,
         near=as_numpys(FLOAT32),
         times=4,
+    ),
+    Row(
+        "deviations of wide halves",
+        lambda x: xp.std(x, axis=-1, correction=1),
+        data=wide_halves,
+        near=deviations,
     ),
     Row("constant rows", library.bias_layernorm, data=constant, near=nothing, times=2),
     Row("large exponents", library.softmax, data=large),

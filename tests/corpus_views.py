@@ -268,6 +268,22 @@ TAKEN = [
         "9,40 7:int64",
     ),
     Row(
+        "taken of a reshaped view",
+        lambda x, i: xp.take(xp.reshape(x.T, (-1, 3)), i, axis=0),
+        "9,40 7:int64; 6,5 4:int8",
+    ),
+    Row(
+        "taken along several axes",
+        lambda x, i, j: (x[i, :, j], x[:, 1:, ::-2][..., i, j] * 2.0),
+        "9,4,40 7:int64 3,1:int32; 2,3,300 5:int8 5:uint8",
+    ),
+    Row(
+        "gradient of what is taken along two axes",
+        lambda x, i, j: grad(lambda x: xp.sum(xp.square(x[:, i, j])))(x),
+        "3,7,5 9:int64 9:int16",
+    ),
+    Row("rows by constants", lambda x: x[[0, -1, 0]] + x[1:][[1]], "5,40; 3,7"),
+    Row(
         "taken twice",
         lambda x, i, j: xp.take_along_axis(xp.take_along_axis(x, i, axis=1), j, axis=1),
         "5,9 5,7:uint8 5,4:uint8",

@@ -231,7 +231,7 @@ class Exact:
     def row(x, index):
         """Return a row; an index of the program is held within the array."""
         if not isinstance(index, int):
-            index = int(np.clip(index.lo, 0, x.shape[0] - 1))
+            index = int(np.clip(index.lo, -x.shape[0], x.shape[0] - 1))
         return x.each(lambda a: np.asarray(a[index]))
 
     @staticmethod

@@ -92,8 +92,6 @@ def test_array_dtypes_are_promoted_within_a_kind():
         (lambda v: xp.sqrt(v.i), "sqrt of int64 is not defined"),
         (lambda v: xp.where(v.f, v.f, v.f), "compare first"),
         (lambda v: v.f & v.f, "bitwise_and of float32"),
-        (lambda v: v.i**v.i, "pow of int64 is not defined, expected float"),
-        (lambda v: v.f[[0]], "indexed by list, expected one int"),
         (lambda v: v.f[3], "index 3 .* expected -3 to 2"),
         (lambda v: list(v.f), "cannot be iterated"),
         (lambda v: len(v.f), r"len\(\) of a value of shape \(3, 4\).*write shape\[0\]"),
@@ -102,7 +100,7 @@ def test_array_dtypes_are_promoted_within_a_kind():
         (lambda v: complex(v.f), "no number of Python's"),
         (lambda v: np.asarray(v.f), "or NumPy's while the kernel is traced"),
         (lambda v: np.dot(v.f, v.f), "or NumPy's while the kernel is traced"),
-        (lambda v: v.f[True], "indexed by bool, expected one int"),
+        (lambda v: v.f[True], "indexed by a bool, expected ints"),
         (lambda v: 1 if v.f > 0 else 2, "use where"),
         (lambda v: xp.mean(v.i, axis=-1), "mean of int64"),
         (lambda v: xp.broadcast_to(v.f, (2, 5)), "cannot broadcast shape"),
@@ -152,6 +150,9 @@ def test_operations_accept_what_the_table_says():
             x = graph.input("x", 0, (2,), dtypes.of(dtype))
             flag = graph.input("f", 1, (2,), dtypes.bool_)
             args = (flag, x, x) if op == "where" else (x,) * row.arity
+            if kind in row.keeps:
+                assert graph.apply(op, *args) is x
+                continue
             if kind not in row.kinds:
                 with pytest.raises(KernelError):
                     graph.apply(op, *args)

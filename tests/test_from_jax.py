@@ -10,10 +10,11 @@ import shell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steelyard_kernels import KernelError, Unsupported
+from steelyard_kernels import KernelError, Unsupported, kernel
 from steelyard_kernels.expression.expr import Loop, loops
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.from_jax import from_jax
+from steelyard_kernels.grad import grad
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.reference import evaluate
 from steelyard_kernels.schedule.attention import Attention, attention_of
@@ -485,6 +486,33 @@ def test_what_is_not_supported_is_named_with_its_line():
     old = jax.threefry_partitionable(False)
     with pytest.raises(Unsupported, match="jax_threefry_partitionable"), old:
         from_jax(partial(random.uniform, shape=(2,)))(random.key(1))
+
+
+def test_kernels_call_functions_of_jax():
+    """On pytrees of their values, in the dtypes that JAX computes in; gradients too."""
+    close = partial(np.testing.assert_allclose, rtol=1e-6, atol=2e-6)
+    table = np.float32([[1, 2], [3, 4]])
+
+    @from_jax
+    def step(weights, x):
+        return {"y": jnp.tanh(x @ weights["w"] + table)}
+
+    @from_jax
+    def total(w, x):
+        return jnp.sum(step.function({"w": w}, x)["y"])
+
+    x, w = np.float32([[1, 2], [0.5, -1]]), np.float32([[0.25, -0.5], [1, 0.125]])
+    twice = kernel(lambda w, x: step({"w": w}, step({"w": w}, x)["y"])["y"] * 2)
+    inner = step.function({"w": w}, x)["y"]
+    close(twice(w, x), 2 * step.function({"w": w}, inner)["y"])
+    close(kernel(grad(total))(w, x), jax.grad(total.function)(w, x))
+    assert kernel(total)(w.astype(float), x).dtype == "float32"
+    rng = kernel(lambda key, x: from_jax(lambda k: random.normal(k, (4,)))(key) + x)
+    key = random.PRNGKey(3)
+    close(rng(np.asarray(key), np.float32(1)), random.normal(key, (4,)) + 1)
+    held = from_jax(lambda x: x * np.linspace(0, 1, 999, dtype="float32"))
+    with pytest.raises(KernelError, match="at most 64 are supported; pass it as a"):
+        kernel(held)(np.ones(999, np.float32))
 
 
 def test_jax_is_imported_when_a_function_is_given(monkeypatch):

@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from steelyard_kernels import KernelError, Unsupported
+from steelyard_kernels import KernelError, Unsupported, kernel
 from steelyard_kernels.from_torch import from_torch
 from steelyard_kernels.reference import evaluate
 
@@ -181,9 +181,9 @@ def test_an_exported_program_is_a_model():
     kernels = from_torch(program), from_torch(program.run_decompositions())
     with torch.no_grad():
         expected = layer(x)
-    for kernel in kernels:
-        assert kernel.name == "Layer"
-        np.testing.assert_allclose(on_oracle(kernel, x)[0], expected, atol=1e-12)
+    for each in kernels:
+        assert each.name == "Layer"
+        np.testing.assert_allclose(on_oracle(each, x)[0], expected, atol=1e-12)
 
 
 class Words(nn.Module):
@@ -236,6 +236,24 @@ def test_an_extent_without_a_bound_of_its_own_is_refused(axis):
     function = torch_cases.Function(torch.exp)
     with pytest.raises(Unsupported, match=r"axis 0 of args_0 is .*, expected an ext"):
         from_torch(function, (torch.ones(4, 3),), dynamic_shapes=(({0: dim},),))
+
+
+def test_kernels_call_models():
+    """With small weights as constants, with others as parameters of theirs."""
+    x = torch.arange(12.0).reshape(2, 6) / 8
+    small, large = nn.Linear(6, 8), nn.Linear(6, 32)
+    made = from_torch(small, (x,))
+    np.testing.assert_allclose(
+        kernel(lambda x: made(x) + 1)(x.numpy()),
+        small(x).detach().numpy() + 1,
+        rtol=1e-6,
+    )
+    wide = from_torch(large, (x,))
+    with pytest.raises(KernelError, match=r"weight: .* pass it as a parameter"):
+        kernel(lambda x: wide(x) + 1)(x.numpy())
+    weights = [each.detach().numpy() for each in large.parameters()]
+    given = kernel(lambda x, w, b: wide.kernel(x, w, b) * 2)(x.numpy(), *weights)
+    np.testing.assert_allclose(given, 2 * large(x).detach().numpy(), rtol=1e-5)
 
 
 def test_missing_operations_are_named_with_the_users_lines():

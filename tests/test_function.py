@@ -444,13 +444,6 @@ def test_what_is_no_plain_array_of_the_host_is_named(array, words):
             triad(*arrays)
 
 
-def test_a_kernel_within_a_kernel_is_its_function():
-    """The error says so."""
-    within = kernel(lambda x: triad(x, x))
-    with pytest.raises(KernelError, match=r"call triad\.function within a kernel"):
-        within(ONES)
-
-
 @pytest.mark.parametrize("shape", [3, (-1,), (3.5,), "ab"])
 def test_shapes_are_checked(shape):
     """They were raw errors, or built."""

@@ -348,3 +348,14 @@ def test_a_second_process_finds_the_plan_and_does_nothing_again(tmp_path):
     assert first.splitlines()[0] == "['partition', 'emit']"
     assert second.splitlines()[0] == "[]"
     assert first.splitlines()[1:] == second.splitlines()[1:]
+
+
+def test_repeated_launches_are_bound_to_copies():
+    """Of arrays that are not contiguous: copied once, before all turns and after them."""
+    every, out = np.arange(8200, dtype="float32"), np.zeros((4100, 2), "float32")
+    work = moved.bind(every[::2], out=out[:, 1])
+    work.launch()
+    work.launch()
+    (expected,) = evaluate(moved.program(every[::2]), [every[::2]], {"n": 3}).values()
+    np.testing.assert_allclose(out[:, 1], expected)
+    assert not out[:, 0].any()

@@ -1,4 +1,4 @@
-"""Calls take arrays of any strides, in and out, and NumPy's scalars."""
+"""Calls take arrays of any strides, in and out, and numbers."""
 
 import numpy as np
 import pytest
@@ -16,6 +16,12 @@ RNG = np.random.default_rng(11)
 def mixed(a, b):
     """Read both."""
     return 2 * a + xp.abs(b)
+
+
+@kernel
+def itself(a):
+    """Give it back."""
+    return a
 
 
 @kernel
@@ -80,11 +86,22 @@ def test_programs_of_several_launches_take_them_too():
 
 
 def test_broadcast_empty_and_scalar_arrays_are_taken():
-    """A scalar of NumPy's is an array without axes."""
+    """A number of NumPy's or Python's is an array without axes, of NumPy's dtype."""
     a = np.broadcast_to(np.float32(3), (4, 2))
     assert mixed(a, np.float32(-1)).tolist() == [[7.0, 7.0]] * 4
     assert mixed(a[::2, :0], a[::2, :0]).shape == (2, 0)
-    assert mixed(np.float64(1), np.float64(2)) == 4.0
+    assert mixed(np.float64(1), np.float64(2)) == mixed(1.0, 2.0) == 4.0
+    assert mixed(np.ones(3), -2.5).tolist() == [4.5] * 3
+    kinds = {"int64": 3, "float64": 3.0, "bool": True, "int8": np.int8(3)}
+    for kind, number in kinds.items():
+        found = itself(number)
+        assert (found.dtype, found.shape, found) == (kind, (), number)
+    assert mixed.build(1.0, 2.0) is mixed.build(np.ones(()), np.float64(3))
+    assert mixed.build(1.0, 2.0) is not mixed.build(1, 2)
+    with pytest.raises(KernelError, match="a: dtype object is not supported"):
+        mixed(2**70, 1)
+    with pytest.raises(KernelError, match="out is a float, expected an array"):
+        mixed(1.0, 2.0, out=3.0)
 
 
 def test_an_output_may_be_a_view_of_an_input():
@@ -112,16 +129,48 @@ def test_read_only_and_masked_arrays_are_refused_as_before():
         stepped(a, a)
     with pytest.raises(KernelError, match="read-only"):
         mixed(a, a, out=a)
+    with pytest.raises(KernelError, match="read-only"):
+        kernel(lambda a: {"a": a + 1})(1.0)
     with pytest.raises(KernelError, match="masked array"):
         mixed(np.ma.masked_array(np.ones((3, 4))).T, a)
 
 
-def test_what_is_bound_is_contiguous_and_what_is_built_need_not_be():
-    """A launch that is timed copies nothing."""
-    a = np.ones((4, 3)).T
-    with pytest.raises(KernelError, match="expected a C-contiguous array"):
-        mixed.bind(a, a)
+@given(a=views, b=views, out=views)
+def test_launches_of_what_is_bound_copy_around_each(a, b, out):
+    """What the arrays hold then; also those of a window, and an update in place."""
+    work = mixed.bind(a, b, out=out)
+    assert work.arrays["a"] is a
+    assert work.outputs["out"] is out
+    for factor in (1, 3):
+        a *= factor
+        work.launch()
+        np.testing.assert_array_equal(out, 2 * a + np.abs(b))
+    updated, before = stepped.bind(a, b), a.copy()
+    start, end = updated.window(2)
+    assert start < end
+    np.testing.assert_array_equal(a, before + b + b)
+    np.testing.assert_array_equal(updated.outputs["sums"], (before + b).sum(axis=0))
+
+
+def test_what_is_bound_is_as_what_is_called():
+    """Programs of several launches, numbers, binaries, outputs that share memory."""
+    x, w = RNG.random((48, 24)).T, RNG.random((48, 48))[::-1]
+    work = chain.bind(x, w)
+    work.launch()
+    np.testing.assert_allclose(work.outputs["out"], chain(x, w), rtol=0)
+    numbers = mixed.bind(1.0, np.float32(2).astype("float64"))
+    numbers.launch()
+    assert numbers.outputs["out"] == 4
+    a, out = np.ones((4, 3)).T, np.zeros((4, 3)).T
+    work = mixed.bind(a, a, out=out)
+    again = work.of_binary(work.binary())
+    again.launch()  # on the copies that the kernel walks
+    assert not out.any()
+    work.build("cold")
     assert mixed.build(a, a) is mixed.build(a.copy(), a.copy())
+    memory = np.zeros((4, 4))
+    with pytest.raises(KernelError, match="two outputs share memory"):
+        both.bind(np.ones((2, 4)), out=(memory[::2], memory[2::-2]))
 
 
 def test_results_without_elements_share_no_memory():

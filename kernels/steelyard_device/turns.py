@@ -45,6 +45,18 @@ def behind(order: Order, count: int) -> list[Sequence[int]]:
     return found
 
 
+def between(before: int, order: Order, count: int, after: int) -> list[Sequence[int]]:
+    """Return the order of so many launches that others stand around, each of those once.
+
+    Without one of their own the launches between are run once too.
+    """
+    own = [
+        (kind, before + rest[0]) if kind == KERNEL else (kind, *rest)
+        for kind, *rest in behind(order or plain(count), before)
+    ]
+    return [*plain(before), *own, *plain(after, before + count)]
+
+
 _RECORDS: Final = {KERNEL: (), BEGIN: (1,), ODD: (0, 1)}
 """Which numbers of a kind are records; of all others it is the first."""
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -29,8 +30,8 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building.cache import levels_of
 from steelyard_kernels.building.programs import build, explained
+from steelyard_kernels.calling import arguments, strides
 from steelyard_kernels.calling import bind as binding
-from steelyard_kernels.calling import strides
 from steelyard_kernels.calling.bind import Array, Outputs, Result
 from steelyard_kernels.calling.convention import Convention, convention_of
 from steelyard_kernels.calling.cpu_bind import CpuKernel, launch_of
@@ -40,7 +41,7 @@ from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import CPU, device, parse
-from steelyard_kernels.trace import Signature, Spec, shape_of, signature, trace
+from steelyard_kernels.trace import Signature, Spec, inlined, signature, trace
 
 if TYPE_CHECKING:
     from steelyard_device.dispatch import Record
@@ -60,6 +61,10 @@ class KernelFunction:
     Where a method takes arrays, `(shape, dtype)` pairs do as well, except to run.
     Calling it runs once and returns the outputs as the function returned them: on a GPU
     in the order of the arrays' stream, and not waited for.
+
+    Called on values of another kernel it becomes a part of that: they are what it would
+    give by itself of such arrays. Nothing is updated then; what is returned under a
+    parameter's name is a new value, as others are.
     """
 
     # What is called is an attribute, so that it can become a builtin.
@@ -71,12 +76,12 @@ class KernelFunction:
     def __init__(
         self, function: Callable[..., Any], of: Signature | None = None
     ) -> None:
+        update_wrapper(self, function, updated=())  # for `grad`, `vmap` and the like
         self.function = function
         self.signature = of or signature(function)
         self.name = self.signature.name
         self._launching = f"launch {self.name}"
         self._timed = 0
-        self.__doc__ = function.__doc__
         self._builds: dict[object, Artifact | Failure] = {}
         self._conventions: dict[object, Convention] = {}  # of builds, by the same keys
         self._defaults = binding.defaults_of(self.signature)
@@ -154,7 +159,7 @@ class KernelFunction:
         every array at a multiple of 16 bytes).
         """
         with span("arguments"):
-            key = _key(arrays, schedule, target, aligned=aligned)
+            key = arguments.key_of(arrays, schedule, target, aligned=aligned)
             if cache == "warm-memory" and not drop:  # the way of every call
                 found = self._builds.get(key)
                 if found is not None:
@@ -228,14 +233,17 @@ class KernelFunction:
                 f"{self.name}: stream {stream} was given for arrays of the host, expected "
                 "arrays on a GPU; copy them there, or leave stream away."
             )
-        convention, every, slots = self._packed(arrays, out, schedule, scalars)
+        copies = strides.OnHost()
+        near = tuple([copies.made(array) for array in arrays])
+        room = strides.mapped(out, partial(copies.made, read=False))
+        convention, every, slots = self._packed(near, room, schedule, scalars)
 
         def rebuild(cache: str) -> Artifact | Failure:
             return self.build(
-                *arrays, schedule=schedule, cache=cache, aligned=convention.aligned
+                *near, schedule=schedule, cache=cache, aligned=convention.aligned
             )
 
-        return CpuKernel(convention, every, slots, rebuild)
+        return CpuKernel(convention, every, slots, rebuild, copies)
 
     def _called(self, *arrays: Array, out: Outputs = None, **scalars: float) -> Result:
         """Run once: what becomes of calls that native code does not recognise."""
@@ -253,10 +261,18 @@ class KernelFunction:
                     raise found.failure(code)
                 done: Result = found.result(given)
                 return done
+        if arguments.are_traced(arrays, scalars):
+            return self._inlined(arrays, out, scalars)
         if arrays and type(arrays[0]) is not np.ndarray and binding.on_gpu(arrays[0]):
             return self._on_gpus().call(arrays, out, scalars)
         if strides.are_there(arrays, out):
             return strides.called(self.name, self, arrays, out, scalars)
+        return self._on_host(arrays, out, scalars)
+
+    def _on_host(
+        self, arrays: tuple[Array, ...], out: Outputs, scalars: dict[str, float]
+    ) -> Result:
+        """Run once on NumPy's arrays."""
         convention, every, slots = self._packed(arrays, out, None, scalars)
         launch = launch_of(convention.built, slots)
         with span(self._launching):
@@ -269,6 +285,20 @@ class KernelFunction:
             self._remember(record)
         result: Result = convention.result(every)
         return result
+
+    def _inlined(
+        self, arrays: tuple[Any, ...], out: Outputs, scalars: dict[str, Any]
+    ) -> Result:
+        """Return the outputs of a call within another kernel, as values of that."""
+        if out is not None:
+            raise KernelError(
+                f"{self.name}: out was given where another kernel calls it, expected "
+                "none; its results are values there: return them."
+            )
+        given = arguments.constants(self.signature, arrays)
+        values = binding.scalar_values(self.signature, scalars)
+        found: Result = inlined(self.function, self.signature, given, values)
+        return found
 
     def _is_timed(self) -> bool:
         """Whether calls are to come to Python: what native code launches has no span."""
@@ -335,7 +365,7 @@ class KernelFunction:
         aligned: bool,
     ) -> Convention:
         """Return a build's convention, remembered as the build is; raises what failed."""
-        key = _key(arrays, schedule, target, aligned=aligned)
+        key = arguments.key_of(arrays, schedule, target, aligned=aligned)
         convention = self._conventions.get(key)
         if convention is None:
             built = self.build(
@@ -350,41 +380,7 @@ class KernelFunction:
         return convention
 
     def _specs(self, arrays: tuple[Array | Spec, ...]) -> list[Spec]:
-        """Return shape and element type of every array, or of every pair of them."""
-        names = [*self.signature.arrays, *(f"array {i}" for i in range(len(arrays)))]
-        specs = []
-        for name, array in zip(names, arrays, strict=False):
-            if isinstance(array, tuple) and len(array) == 2:
-                shape, dtype = shape_of(self.name, name, array[0]), array[1]
-                specs.append((shape, binding.element_type(self.name, name, dtype)))
-            else:
-                binding.check_host(self.name, name, array)
-                element = binding.element_type(self.name, name, array.dtype)
-                specs.append((array.shape, element))
-        return specs
-
-
-def _key(
-    arrays: tuple[Array | Spec, ...],
-    schedule: Schedule | None,
-    target: str,
-    *,
-    aligned: bool,
-) -> object:
-    """Return what a build is remembered by; nothing is traced for it."""
-    try:
-        specs = tuple([(array.shape, array.dtype) for array in arrays])  # type: ignore[union-attr]
-    except AttributeError:  # specs, or some of them
-        return tuple([_spec(a) for a in arrays]), schedule, target, aligned
-    return specs, schedule, target, aligned
-
-
-def _spec(array: Any) -> object:
-    """Return what says shape and dtype of an array, or of a pair of them."""
-    if isinstance(array, tuple) and len(array) == 2:
-        shape, dtype = array
-        return tuple(shape) if isinstance(shape, list) else shape, dtype
-    return getattr(array, "shape", None), getattr(array, "dtype", None)
+        return arguments.specs_of(self.signature, arrays)
 
 
 def _named(module: str, name: str) -> Any:

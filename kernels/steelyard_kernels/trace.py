@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import prod
@@ -18,8 +18,8 @@ from typing import Any, Final, TypeAlias
 
 from steelyard_device.timings import span
 from steelyard_kernels import dtypes
-from steelyard_kernels.array.tracing import tracing
-from steelyard_kernels.array.value import Array
+from steelyard_kernels.array.tracing import current, tracing
+from steelyard_kernels.array.value import Array, as_array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import (
@@ -149,11 +149,7 @@ def trace(
     Raises KernelError where the program is not defined.
     """
     name = signature.name
-    if len(specs) != len(signature.arrays):
-        raise KernelError(
-            f"{name}: got {len(specs)} arrays, expected {len(signature.arrays)} "
-            f"({', '.join(signature.arrays)}); pass one for each."
-        )
+    _check_count(signature, len(specs))
     graph = Graph(name)
     inputs = tuple(
         _input(graph, index, parameter, spec)
@@ -186,6 +182,50 @@ def trace(
         graph.chains,
         _form(result),
     )
+
+
+def inlined(
+    function: Callable[..., Any],
+    signature: Signature,
+    arrays: Sequence[Array],
+    scalars: Mapping[str, Any],
+) -> Any:
+    """Return what a kernel's function gives of values of the kernel that is being traced.
+
+    They are what it gives by itself of arrays of their shapes and dtypes: `scalars` take
+    the dtype of what they meet, results and `arrays` have their own. Raises KernelError
+    where it would, and for values of other kernels.
+    """
+    _check_count(signature, len(arrays))
+    graph = current(signature.name)
+    nodes = {
+        parameter.name: graph.cast(
+            as_array(scalars[parameter.name], parameter.name).node, parameter.dtype
+        )
+        for parameter in signature.scalars
+    }
+    result = function(
+        *(Array(graph, each.node) for each in arrays),
+        **{name: Array(graph, node, weak=True) for name, node in nodes.items()},
+    )
+    inputs = [
+        Input(0, each.shape, each.dtype, name, index)
+        for index, (name, each) in enumerate(zip(signature.arrays, arrays, strict=True))
+    ]
+    outputs = _outputs(graph, inputs, result)
+    values = [Array(graph, output.value) for output in outputs]
+    form = _form(result)
+    if form == "dict":
+        return {o.name: value for o, value in zip(outputs, values, strict=True)}
+    return values[0] if form == "one" else tuple(values)
+
+
+def _check_count(signature: Signature, count: int) -> None:
+    if count != len(signature.arrays):
+        raise KernelError(
+            f"{signature.name}: got {count} arrays, expected {len(signature.arrays)} "
+            f"({', '.join(signature.arrays)}); pass one for each."
+        )
 
 
 def _check(graph: Graph, outputs: Sequence[Output], nodes: Sequence[Node]) -> None:

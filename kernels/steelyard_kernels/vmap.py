@@ -3,7 +3,7 @@
     @kernel
     def one(x, key, w): ...
 
-    many = kernel(vmap(one.function, (0, 0, None)))     # x and keys of 2048 chains
+    many = kernel(vmap(one, (0, 0, None)))     # x and keys of 2048 chains
 
 Chains share nothing but what is not mapped, so that a schedule may run them in any
 order and anywhere. It is the outermost transformation: a kernel has chains, or none.
@@ -32,7 +32,7 @@ def vmap(function: Callable[..., Any], in_axes: Axes = 0) -> Callable[..., Any]:
     axes, for none mapped, and for arrays of different numbers of chains.
     """
 
-    @functools.wraps(function)
+    @functools.wraps(function, updated=())
     def mapped(*arrays: Array, **scalars: Array) -> Any:
         graph = current("vmap")
         axes = _axes(graph.kernel, in_axes, len(arrays))

@@ -17,6 +17,7 @@ all axes unless `axis` says which, as in the array API.
 # ruff: noqa: A001, A004 - the array API's names
 
 import math
+import sys
 from collections.abc import Callable
 from types import ModuleType
 
@@ -41,6 +42,8 @@ from steelyard_kernels.array.elementwise import logical_xor as logical_xor
 from steelyard_kernels.array.elementwise import positive as positive
 from steelyard_kernels.array.elementwise import reciprocal as reciprocal
 from steelyard_kernels.array.elementwise import square as square
+from steelyard_kernels.array.indexing import take as take
+from steelyard_kernels.array.indexing import take_along_axis as take_along_axis
 from steelyard_kernels.array.lines import argsort as argsort
 from steelyard_kernels.array.lines import searchsorted as searchsorted
 from steelyard_kernels.array.lines import sort as sort
@@ -59,8 +62,6 @@ from steelyard_kernels.array.moves import permute_dims as permute_dims
 from steelyard_kernels.array.moves import repeat as repeat
 from steelyard_kernels.array.moves import roll as roll
 from steelyard_kernels.array.moves import stack as stack
-from steelyard_kernels.array.moves import take as take
-from steelyard_kernels.array.moves import take_along_axis as take_along_axis
 from steelyard_kernels.array.moves import tile as tile
 from steelyard_kernels.array.moves import unstack as unstack
 from steelyard_kernels.array.products import diagonal as diagonal
@@ -122,6 +123,7 @@ from steelyard_kernels.dtypes import uint64 as uint64
 from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.ops import OPERATIONS
 
+Array.namespace = sys.modules[__name__]
 bool = dtypes.bool_
 e, inf, nan, newaxis, pi = math.e, math.inf, math.nan, None, math.pi
 

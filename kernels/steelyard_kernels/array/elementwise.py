@@ -111,6 +111,10 @@ def _logical(op: str, a: Operand, b: Operand) -> Array:
     return apply(f"bitwise_{op}", a, b)
 
 
-def astype(x: Array, dtype: DType | str) -> Array:
-    """Return the values rounded to dtype; the result is no longer weak."""
+def astype(x: Array, dtype: DType | str, *, copy: bool = True) -> Array:
+    """Return the values rounded to dtype; the result is no longer weak.
+
+    No value changes, so that a copy is the same.
+    """
+    del copy
     return x.astype(dtype)

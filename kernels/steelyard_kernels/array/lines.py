@@ -13,12 +13,13 @@ from typing import Final
 from steelyard_kernels import dtypes
 from steelyard_kernels.along import ALONG, Line
 from steelyard_kernels.array.elementwise import bitcast
-from steelyard_kernels.array.moves import pad, take, take_along_axis
-from steelyard_kernels.array.shapes import place_of, reshape
+from steelyard_kernels.array.indexing import take, take_along_axis
+from steelyard_kernels.array.moves import pad
+from steelyard_kernels.array.shapes import asarray, place_of, reshape
 from steelyard_kernels.array.value import Array, apply, as_array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression import lines
+from steelyard_kernels.expression import lines, views
 from steelyard_kernels.monoids import MONOIDS
 
 COMPARED: Final = 1 << 18
@@ -46,9 +47,9 @@ def _function(row: Line) -> Callable[..., Array]:
     ) -> Array:
         x = as_array(x, row.name)
         place = _place(row.name, x, axis)
-        x = x if dtype is None else x.astype(dtype)
+        x = asarray(x, dtype=dtype)
         node = lines.along(x.graph, row.name, x.node, place, reverse=False)
-        found = Array(x.graph, node)
+        found = asarray(Array(x.graph, node), dtype=dtype)
         if not include_initial:
             return found
         widths = [(int(each == place), 0) for each in range(x.ndim)]
@@ -170,7 +171,8 @@ def _searched(found: Array, count: int, is_below: Callable[[Array], Array]) -> A
     step = 1 << count.bit_length() >> 1
     while step:
         there = found + step
-        below = is_below(there - 1) & (there <= count)
+        place = views.held(found.graph, (there - 1).node, count)
+        below = is_below(Array(found.graph, place)) & (there <= count)
         found = apply("where", below, there, found)
         step //= 2
     return found

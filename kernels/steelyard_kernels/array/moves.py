@@ -15,7 +15,6 @@ from steelyard_kernels.array.value import Array, apply, as_array
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import views
 from steelyard_kernels.expression.graph import broadcast_shape
-from steelyard_kernels.expression.indices import axis as indexed
 
 
 def permute_dims(x: Array, axes: Sequence[int]) -> Array:
@@ -174,52 +173,25 @@ def pad(
     return apply("where", inside, wide, value, first=1)
 
 
-def diff(x: Array, *, axis: int = -1, n: int = 1) -> Array:
-    """Return the differences of neighbours along an axis, taken `n` times."""
+def diff(
+    x: Array,
+    *,
+    axis: int = -1,
+    n: int = 1,
+    prepend: Array | None = None,
+    append: Array | None = None,
+) -> Array:
+    """Return the differences of neighbours along an axis, taken `n` times.
+
+    They begin with those of `prepend`, and end with those of `append`.
+    """
     x = as_array(x, "diff")
     place = place_of(x, axis, x.ndim)
+    x = concat([part for part in (prepend, x, append) if part is not None], place)
     for _ in range(n):
         extent = x.shape[place]
         x = _part(x, place, 1, extent) - _part(x, place, 0, max(extent - 1, 0))
     return x
-
-
-def take(x: Array, indices: Array, axis: int | None = None) -> Array:
-    """Return the elements at indices along an axis, which these stand in the place of.
-
-    Indices are ints of any number of axes; they are held within the axis.
-    """
-    x, indices = as_array(x, "take"), as_array(indices, "take")
-    place = place_of(x, 0 if axis is None and x.ndim == 1 else axis, x.ndim)
-    inner, rank = x.shape[place + 1 :], indices.ndim
-    shape = (*x.shape[:place], *indices.shape, *inner)
-    which = reshape(indices, (*indices.shape, *(1,) * len(inner)))
-    index = [indexed(each + (rank - 1) * (each > place)) for each in range(x.ndim)]
-    node = x.graph.broadcast(which.node, shape)
-    return Array(x.graph, views.gathered(x.graph, x.node, node, tuple(index), place))
-
-
-def take_along_axis(x: Array, indices: Array, *, axis: int = -1) -> Array:
-    """Return the elements at indices along an axis, each of its own row.
-
-    `indices` have as many axes as the array; the other axes broadcast.
-    """
-    x, indices = as_array(x, "take_along_axis"), as_array(indices, "take_along_axis")
-    place = place_of(x, axis, x.ndim)
-    pairs = list(zip(x.shape, indices.shape, strict=False))
-    others = [pair for each, pair in enumerate(pairs) if each != place]
-    if indices.ndim != x.ndim or any(
-        1 not in pair and len({*pair}) > 1 for pair in others
-    ):
-        raise KernelError(
-            f"{x.graph.kernel}: take_along_axis of shapes {x.shape} and {indices.shape}, "
-            f"expected as many axes, and equal extents but along axis {place}."
-        )
-    shape = [max(pair) if 0 not in pair else 0 for pair in pairs]
-    shape[place] = indices.shape[place]
-    node = x.graph.broadcast(indices.node, tuple(shape))
-    index = [indexed(each) * (x.shape[each] > 1) for each in range(x.ndim)]
-    return Array(x.graph, views.gathered(x.graph, x.node, node, tuple(index), place))
 
 
 def _several(value: int | Sequence[int]) -> Sequence[int]:

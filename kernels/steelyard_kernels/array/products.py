@@ -12,6 +12,7 @@ from functools import reduce
 from typing import Final
 
 from steelyard_kernels import dtypes
+from steelyard_kernels.array import reductions
 from steelyard_kernels.array.moves import moveaxis
 from steelyard_kernels.array.shapes import place_of
 from steelyard_kernels.array.tracing import current
@@ -89,9 +90,9 @@ def diagonal(x: Array, *, offset: int = 0) -> Array:
     return found.astype(x.dtype)  # also where that is only stored
 
 
-def trace(x: Array, *, offset: int = 0) -> Array:
-    """Return the sum of `diagonal`."""
-    return einsum("...i->...", diagonal(x, offset=offset))
+def trace(x: Array, *, offset: int = 0, dtype: DType | str | None = None) -> Array:
+    """Return the sum of `diagonal`, of the dtype that sums have, or of the one given."""
+    return reductions.sum(diagonal(x, offset=offset), axis=-1, dtype=dtype)
 
 
 def einsum(spec: str, *operands: Array) -> Array:

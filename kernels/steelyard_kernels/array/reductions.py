@@ -8,10 +8,11 @@ from functools import cache
 from typing import TypeAlias
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.array.shapes import arange, place_of, reshape
+from steelyard_kernels.array.shapes import arange, asarray, place_of, reshape
 from steelyard_kernels.array.value import Array, apply, as_array
+from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.monoids import MONOIDS, Monoid
+from steelyard_kernels.monoids import MONOIDS, Monoid, accumulator
 
 Axis: TypeAlias = int | Sequence[int] | None  # None: all axes
 
@@ -26,8 +27,15 @@ def __getattr__(name: str) -> Callable[..., Array]:
 
 @cache
 def _function(row: Monoid) -> Callable[..., Array]:
-    def function(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:
-        return _reduce(row.name, x, axis, keepdims)
+    def function(
+        x: Array,
+        axis: Axis = None,
+        *,
+        dtype: DType | str | None = None,
+        keepdims: bool = False,
+    ) -> Array:
+        x = asarray(as_array(x, row.name), dtype=dtype)
+        return asarray(_reduce(row.name, x, axis, keepdims), dtype=dtype)
 
     function.__name__ = function.__qualname__ = row.name
     function.__doc__ = row.doc
@@ -38,7 +46,14 @@ def var(
     x: Array, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> Array:
     """Return the variance, divided by (count - correction)."""
-    result = _reduce("var", x, axis, keepdims)
+    x = as_array(x, "var")
+    dtype = dtypes.computed(x.dtype)
+    return _variance(x, axis, correction, keepdims).astype(dtype)
+
+
+def _variance(x: Array, axis: Axis, correction: float, keepdims: bool) -> Array:
+    """Return the variance, of halves in float32: their squares are beyond a half."""
+    result = _reduce("var", x.astype(accumulator(x.dtype)), axis, keepdims)
     if correction == 0:
         return result
     count = math.prod(x.shape[place] for place in _axes("var", x, axis))
@@ -77,7 +92,9 @@ def std(
     x: Array, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> Array:
     """Return the standard deviation, of a variance divided by (count - correction)."""
-    return apply("sqrt", var(x, axis, correction=correction, keepdims=keepdims))
+    x = as_array(x, "std")
+    variance = _variance(x, axis, correction, keepdims)
+    return apply("sqrt", variance).astype(dtypes.computed(x.dtype))
 
 
 def any(x: Array, axis: Axis = None, *, keepdims: bool = False) -> Array:  # noqa: A001 - the array API's name

@@ -6,11 +6,13 @@ import math
 import operator
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.array.tracing import current, number
-from steelyard_kernels.array.value import Array, apply, as_array, whole
+from steelyard_kernels.array.value import Array, apply, as_array, kind_of, whole
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Shape
@@ -54,7 +56,7 @@ def linspace(
     /,
     num: int,
     *,
-    dtype: DType | str = "float64",
+    dtype: DType | str | None = None,
     endpoint: bool = True,
 ) -> Array:
     """Return num numbers from start to stop, evenly spaced; `endpoint`: stop is one."""
@@ -63,7 +65,7 @@ def linspace(
     places = arange(count, dtype="float64")
     line = places * ((stop - start) / steps) + start
     last = places == float(steps)
-    return apply("where", last, float(stop), line, first=1).astype(dtype)
+    return apply("where", last, float(stop), line, first=1).astype(dtype or "float64")
 
 
 def eye(
@@ -72,11 +74,15 @@ def eye(
     /,
     *,
     k: int = 0,
-    dtype: DType | str = "float32",
+    dtype: DType | str | None = None,
 ) -> Array:
     """Return ones on the diagonal that begins k columns from the left, else zeros."""
     shape = extents("eye", (n_rows, n_rows if n_cols is None else n_cols))
-    return apply("equal", _off_diagonal(shape), k).astype("int32").astype(dtype)
+    return (
+        apply("equal", _off_diagonal(shape), k)
+        .astype("int32")
+        .astype(dtype or "float32")
+    )
 
 
 def tril(x: Array, /, *, k: int = 0) -> Array:
@@ -126,54 +132,107 @@ def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
     ]
 
 
-def asarray(value: Array | float, /, *, dtype: DType | str | None = None) -> Array:
-    """Return an array as it is, a Python number as one of shape ()."""
-    x = as_array(value, "asarray")
+def asarray(
+    obj: Any,
+    /,
+    *,
+    dtype: DType | str | None = None,
+    copy: bool | None = None,
+) -> Array:
+    """Return an array as it is, a Python number as one of shape ().
+
+    NumPy's arrays and scalars and nested lists of numbers are constants, of NumPy's
+    dtypes: integers in steps, or values that change at most `CHANGES` times on the way
+    from the first to the last. No value changes, so that a copy is the same.
+    """
+    del copy
+    is_constant = isinstance(obj, np.ndarray | np.generic | list | tuple)
+    x = _constant(obj) if is_constant else as_array(obj, "asarray")
     return x if dtype is None else x.astype(dtype)
 
 
-def full(shape: Shape | int, value: float, dtype: DType | str = "float32") -> Array:
-    """Return an array of one value."""
-    graph = current("full")
-    constant = number(graph, _number("full", value), dtypes.of(dtype))
-    return Array(graph, graph.broadcast(constant, extents("full", shape)))
+CHANGES: Final = 64
+"""Of a constant's values, from one to the next: each is a choice for every element."""
 
 
-def zeros(shape: Shape | int, dtype: DType | str = "float32") -> Array:
-    """Return an array of zeros."""
-    return full(shape, 0, dtype)
+def _constant(values: Any) -> Array:
+    graph = current("asarray")
+    try:
+        array = np.asarray(values)
+        dtype = dtypes.of(array.dtype)
+    except (ValueError, KernelError) as error:  # of rows of several lengths, of objects
+        raise KernelError(f"{graph.kernel}: asarray: {error}") from None
+    flat = array.reshape(-1)
+    bits = flat.view(np.uint8).reshape(flat.size, flat.itemsize)  # of 0.0 and -0.0
+    starts = np.flatnonzero((bits[1:] != bits[:-1]).any(axis=1)) + 1
+    found = full((), flat[0].item() if flat.size else 0, dtype)
+    in_steps = dtype.kind == "int" and dtype is not dtypes.uint64
+    if flat.size > 2 and in_steps and not np.any(np.diff(flat, 2)):
+        step = int(flat[1]) - int(flat[0])
+        found = (arange(flat.size) * step + int(flat[0])).astype(dtype)
+    elif len(starts) > CHANGES:
+        raise KernelError(
+            f"{graph.kernel}: asarray of {array.shape} values that change {len(starts)} "
+            f"times, at most {CHANGES} are supported; pass it as a parameter."
+        )
+    else:
+        places = arange(flat.size)
+        for start in starts:
+            value = full((), flat[start].item(), dtype)
+            found = apply("where", places < int(start), found, value, first=1)
+    return reshape(broadcast_to(found, flat.shape), array.shape)
 
 
-def ones(shape: Shape | int, dtype: DType | str = "float32") -> Array:
-    """Return an array of ones."""
-    return full(shape, 1, dtype)
+def full(
+    shape: Shape | int, fill_value: float, dtype: DType | str | None = None
+) -> Array:
+    """Return an array of one value, by default of bool, int64 or float32 as that is."""
+    kind = {"bool": "bool", "int": "int64"}.get(kind_of(fill_value), "float32")
+    return _filled("full", shape, fill_value, dtype or kind)
 
 
-def full_like(x: Array, value: float) -> Array:
-    """Return an array of one value, of another's shape and dtype."""
-    x = as_array(x, "full_like")
-    constant = number(x.graph, _number("full_like", value), x.dtype)
-    return Array(x.graph, x.graph.broadcast(constant, x.shape))
+def _filled(what: str, shape: Shape | int, value: object, dtype: DType | str) -> Array:
+    graph = current(what)
+    constant = number(graph, _number(what, value), dtypes.of(dtype))
+    return Array(graph, graph.broadcast(constant, extents(what, shape)))
 
 
-def empty(shape: Shape | int, dtype: DType | str = "float32") -> Array:
+def zeros(shape: Shape | int, dtype: DType | str | None = None) -> Array:
+    """Return an array of zeros, by default of float32."""
+    return full(shape, 0, dtype or "float32")
+
+
+def ones(shape: Shape | int, dtype: DType | str | None = None) -> Array:
+    """Return an array of ones, by default of float32."""
+    return full(shape, 1, dtype or "float32")
+
+
+def empty(shape: Shape | int, dtype: DType | str | None = None) -> Array:
     """Return zeros: values have no memory whose contents could be left."""
     return zeros(shape, dtype)
 
 
-def empty_like(x: Array) -> Array:
-    """Return zeros of another array's shape and dtype."""
-    return zeros_like(x)
+def full_like(
+    x: Array, fill_value: float, *, dtype: DType | str | None = None
+) -> Array:
+    """Return an array of one value, of another's shape and, by default, dtype."""
+    x = as_array(x, "full_like")
+    return _filled("full_like", x.shape, fill_value, dtype or x.dtype)
 
 
-def zeros_like(x: Array) -> Array:
-    """Return zeros of another array's shape and dtype."""
-    return full_like(x, 0)
+def zeros_like(x: Array, *, dtype: DType | str | None = None) -> Array:
+    """Return zeros of another array's shape and, by default, dtype."""
+    return full_like(x, 0, dtype=dtype)
 
 
-def ones_like(x: Array) -> Array:
-    """Return ones of another array's shape and dtype."""
-    return full_like(x, 1)
+def ones_like(x: Array, *, dtype: DType | str | None = None) -> Array:
+    """Return ones of another array's shape and, by default, dtype."""
+    return full_like(x, 1, dtype=dtype)
+
+
+def empty_like(x: Array, *, dtype: DType | str | None = None) -> Array:
+    """Return zeros of another array's shape and, by default, dtype."""
+    return zeros_like(x, dtype=dtype)
 
 
 def broadcast_to(x: Array | float, shape: Shape | int) -> Array:
@@ -182,8 +241,12 @@ def broadcast_to(x: Array | float, shape: Shape | int) -> Array:
     return Array(x.graph, x.graph.broadcast(x.node, extents("broadcast_to", shape)))
 
 
-def reshape(x: Array, shape: Shape | int) -> Array:
-    """Return the elements in the same order in another shape; one extent may be -1."""
+def reshape(x: Array, shape: Shape | int, *, copy: bool | None = None) -> Array:
+    """Return the elements in the same order in another shape; one extent may be -1.
+
+    No value changes, so that a copy is the same.
+    """
+    del copy
     x = as_array(x, "reshape")
     asked = extents("reshape", shape, least=-1)
     known = prod(extent for extent in asked if extent != -1)

@@ -25,15 +25,20 @@ def tracing(graph: Graph) -> Iterator[None]:
         _TRACING.reset(token)
 
 
+def running() -> Graph | None:
+    """Return the graph that is being traced, if there is one."""
+    return _TRACING.get(None)
+
+
 def current(what: str) -> Graph:
     """Return the graph that is being traced; `what` needs it."""
-    try:
-        return _TRACING.get()
-    except LookupError:
+    graph = running()
+    if graph is None:
         raise KernelError(
             f"{what} was called outside of a kernel; call it in the function that "
             "@kernel is put on."
-        ) from None
+        )
+    return graph
 
 
 def number(graph: Graph, value: float, dtype: DType) -> Node:

@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Final
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.array.value import Array
+from steelyard_kernels.array.value import Array, kind_of, widest
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 
@@ -75,13 +75,24 @@ def isdtype(dtype: DType | str, kind: DType | str | tuple[DType | str, ...]) -> 
     return found is _dtype(kind)
 
 
-def result_type(*values: Array | DType | str) -> DType:
-    """Return the dtype that arithmetic of arrays and dtypes has."""
-    if not values:
+def result_type(*arrays_and_dtypes: Array | DType | str | float) -> DType:
+    """Return the dtype that arithmetic of arrays, dtypes and Python numbers has.
+
+    Numbers take the dtype of others of their kind, ints that of floats too.
+    """
+    numbers = [each for each in arrays_and_dtypes if isinstance(each, int | float)]
+    others = [_dtype(e) for e in arrays_and_dtypes if not isinstance(e, int | float)]
+    if not arrays_and_dtypes:
         raise KernelError(
             "result_type of nothing, expected arrays or dtypes; pass one."
         )
-    return reduce(dtypes.promote, map(_dtype, values))
+    if not others:
+        return widest(map(kind_of, numbers))
+    found = reduce(dtypes.promote, others)
+    for kind in map(kind_of, numbers):
+        if kind != found.kind and (kind, found.kind) != ("int", "float"):
+            dtypes.promote(found, widest([kind]))  # raises: kinds do not mix
+    return found
 
 
 def can_cast(source: Array | DType | str, target: DType | str, /) -> bool:

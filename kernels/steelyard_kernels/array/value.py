@@ -7,17 +7,19 @@ meet, so float32 arithmetic stays float32.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar, NoReturn, TypeAlias
+from types import ModuleType
+from typing import Any, ClassVar, Final, NoReturn, TypeAlias
+
+import numpy as np
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.array.tracing import current, number
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression import rows, views
-from steelyard_kernels.expression.expr import Constant, Node, Shape
+from steelyard_kernels.expression.expr import Node, Shape
 from steelyard_kernels.expression.graph import Graph
 
 Operand: TypeAlias = "Array | float | int | bool"
@@ -31,8 +33,10 @@ class Array:
     node: Node
     weak: bool = False
 
-    # `matmul`, which `products`, made of arrays, sets here.
+    # Made of arrays, which set themselves here: `matmul`, x[index], and the package.
     product: ClassVar[Callable[[Any, Any], Array]]
+    indexed: ClassVar[Callable[[Any, Any], Array]]
+    namespace: ClassVar[ModuleType]
 
     @property
     def shape(self) -> Shape:
@@ -65,12 +69,28 @@ class Array:
         """The number of elements."""
         return prod(self.node.shape)
 
-    def __array_ufunc__(self, ufunc: Any, *_: Any, **__: Any) -> NoReturn:
-        """Refuse NumPy's functions, which would want values."""
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
+        """Return `steelyard_kernels.array`; raises KernelError for versions it has not."""
+        if api_version in {None, "2021.12", "2022.12", "2023.12", "2024.12"}:
+            return type(self).namespace
         raise KernelError(
-            f"{self.graph.kernel}: numpy.{ufunc.__name__} was called on an array of a "
-            f"kernel; call steelyard_kernels.array.{ufunc.__name__}, if there is one."
+            f"{self.graph.kernel}: version {api_version!r} of the array API was asked for, "
+            "expected '2024.12' or an earlier one; leave it out."
         )
+
+    def __array_ufunc__(
+        self, ufunc: Any, method: str, *operands: Any, **keywords: Any
+    ) -> Any:
+        """Return what the function of that name gives: arrays of NumPy's have operators."""
+        name: str = ufunc.__name__
+        name = _RENAMED.get(name, name)
+        function = getattr(type(self).namespace, name, None)
+        if function is None or method != "__call__" or keywords:
+            raise KernelError(
+                f"{self.graph.kernel}: numpy.{ufunc.__name__} was called on an array of a "
+                "kernel, expected a function of steelyard_kernels.array; call one of these."
+            )
+        return function(*operands)
 
     def _number(self, *_: object, **__: object) -> NoReturn:
         """Refuse what would want values: float(), int(), complex(), numpy.asarray()."""
@@ -197,15 +217,21 @@ class Array:
         )
 
     def __getitem__(self, index: Any) -> Array:
-        if isinstance(index, tuple | slice) or index is None or index is Ellipsis:
-            return Array(self.graph, views.indexed(self.graph, self.node, index))
-        return row(self, index)
+        return type(self).indexed(self, index)
 
     def __iter__(self) -> NoReturn:
         raise KernelError(
             f"{self.graph.kernel}: a value of shape {self.shape} cannot be iterated while "
             "the kernel is traced; write whole-array operations, or scan over it."
         )
+
+
+_RENAMED: Final = {
+    "power": "pow",
+    "left_shift": "bitwise_left_shift",
+    "right_shift": "bitwise_right_shift",
+}
+"""Operators' names in the array API, by NumPy's."""
 
 
 def whole(value: Any) -> int | None:
@@ -217,10 +243,13 @@ def whole(value: Any) -> int | None:
 
 
 def as_array(value: object, what: str) -> Array:
-    """Return an array as it is, and a Python number as a weak one."""
+    """Return an array as it is, a Python number as a weak one, NumPy's as constants."""
     if isinstance(value, Array):
         return value
     graph = current(what)
+    if _is_numpys(value):
+        constant: Array = Array.namespace.asarray(value)
+        return constant
     if not isinstance(value, float | int):
         raise KernelError(
             f"{graph.kernel}: {what} got a {type(value).__name__}, expected an array of "
@@ -228,6 +257,11 @@ def as_array(value: object, what: str) -> Array:
         )
     dtype = _scalar_dtype(graph, what, (value,))
     return Array(graph, number(graph, value, dtype), weak=True)
+
+
+def _is_numpys(value: object) -> bool:
+    """Say whether a value is NumPy's alone: its float64 is a Python number too."""
+    return isinstance(value, np.ndarray | np.generic) and not kind_of(value)
 
 
 def dot(a: Array | object, b: Array | object) -> Array:
@@ -244,66 +278,20 @@ def dot(a: Array | object, b: Array | object) -> Array:
     return Array(a.graph, a.graph.dot(a.node, b.node))
 
 
-def row(x: Array, index: object) -> Array:
-    """Return x[index] along the first axis.
-
-    An int may count from the end, and is checked; an index that is an array of shape
-    () is known only at run time and is clamped to the first and the last row.
-    """
-    graph = x.graph
-    extent = x.shape[0] if x.shape else 0
-    if isinstance(index, Array):
-        if index.shape or index.dtype.kind != "int":
-            raise KernelError(
-                f"{graph.kernel}: an index is {index.dtype} {index.shape}, expected one "
-                "int; cast it with astype, or take its elements."
-            )
-        node = index.node
-        if x.shape and not extent:
-            raise KernelError(
-                f"{graph.kernel}: a value of shape {x.shape} is indexed, but it has no "
-                "rows; index an array whose first axis has one or more."
-            )
-        if not isinstance(node, Constant):
-            held = views.held(graph, node, extent)
-            return Array(graph, rows.row(graph, x.node, held))
-        index = int(node.value)
-    place = whole(index)
-    if place is None:
-        raise KernelError(
-            f"{graph.kernel}: a value of shape {x.shape} is indexed by "
-            f"{type(index).__name__}, expected one int; scan over it, or write "
-            "whole-array operations."
-        )
-    if x.shape and not -extent <= place < extent:
-        raise KernelError(
-            f"{graph.kernel}: index {place} of a value of shape {x.shape}, expected "
-            f"{-extent} to {extent - 1}; index within its first axis."
-        )
-    constant = graph.constant(place % extent if extent else 0, dtypes.int64)
-    return Array(graph, rows.row(graph, x.node, constant))
-
-
 def power(x: Array, exponent: Operand) -> Array:
-    """Return x ** exponent: a product where that is a Python int, of integers too."""
-    if (
-        isinstance(exponent, float)
-        and exponent == int(exponent)
-        and x.dtype.kind == "float"
-    ):
-        exponent = int(exponent)
-    if isinstance(exponent, bool | float | Array) or abs(exponent) > 64:
+    """Return x ** exponent: a product where that is a known integer, of integers too."""
+    is_whole = isinstance(exponent, float) and exponent.is_integer()
+    count = whole(int(exponent) if is_whole and x.dtype.kind == "float" else exponent)
+    if count is None or abs(count) > 64:
         return apply("pow", x, exponent)
-    if exponent < 0:
-        return apply("divide", 1.0, power(x, -exponent))
-    if exponent < 2:
+    if count < 0:
+        return apply("divide", 1.0, power(x, -count))
+    if count < 2:
         one = number(x.graph, 1, x.dtype)
-        return (
-            x if exponent else Array(x.graph, x.graph.broadcast(one, x.shape), x.weak)
-        )
-    half = power(x, exponent // 2)
-    whole = apply("multiply", half, half)
-    return apply("multiply", whole, x) if exponent % 2 else whole
+        return x if count else Array(x.graph, x.graph.broadcast(one, x.shape), x.weak)
+    half = power(x, count // 2)
+    square = apply("multiply", half, half)
+    return apply("multiply", square, x) if count % 2 else square
 
 
 def apply(op: str, *operands: Operand, first: int = 0) -> Array:
@@ -312,6 +300,7 @@ def apply(op: str, *operands: Operand, first: int = 0) -> Array:
     Weak operands from position `first` on take the arrays' dtype; raises KernelError
     where they cannot, or where the operands do not fit each other.
     """
+    operands = tuple([as_array(o, op) if _is_numpys(o) else o for o in operands])
     arrays = [operand for operand in operands if isinstance(operand, Array)]
     if not arrays:
         raise KernelError(
@@ -339,22 +328,31 @@ def apply(op: str, *operands: Operand, first: int = 0) -> Array:
 
 def _scalar_dtype(graph: Graph, op: str, operands: tuple[Operand, ...]) -> DType:
     """Return the dtype of arithmetic among weak values only: the widest kind."""
-    kinds = set()
+    kinds = []
     for operand in operands:
-        if isinstance(operand, Array):
-            kinds.add(operand.dtype.kind)
-        elif isinstance(operand, bool):
-            kinds.add("bool")
-        elif isinstance(operand, int | float):
-            kinds.add("int" if isinstance(operand, int) else "float")
-        else:
+        kind = kind_of(operand)
+        if not kind:
             raise KernelError(
                 f"{graph.kernel}: {op} got a {type(operand).__name__}, expected an "
                 "array of the kernel or a Python number; pass it as a parameter."
             )
-    if kinds == {"bool"}:
-        return dtypes.bool_
-    return dtypes.float64 if "float" in kinds else dtypes.int64
+        kinds.append(kind)
+    return widest(kinds)
+
+
+def kind_of(value: object) -> str:
+    """Return the kind of an array, or of a Python number; "" of anything else."""
+    if isinstance(value, Array):
+        return value.dtype.kind
+    if isinstance(value, bool):
+        return "bool"
+    return "int" if isinstance(value, int) else "float" * isinstance(value, float)
+
+
+def widest(kinds: Iterable[str]) -> DType:
+    """Return the dtype of Python numbers of some kinds together."""
+    kind = max(kinds, key=("bool", "int", "float").index)
+    return {"bool": dtypes.bool_, "int": dtypes.int64, "float": dtypes.float64}[kind]
 
 
 def lift(
@@ -366,8 +364,7 @@ def lift(
             return operand.node
         _check_weak(graph, op, (operand.dtype.kind, "a scalar"), common, strong=strong)
         return graph.cast(operand.node, common)
-    kind = "bool" if isinstance(operand, bool) else "int"
-    kind = "float" if isinstance(operand, float) else kind
+    kind = kind_of(operand)
     _check_weak(graph, op, (kind, repr(operand)), common, strong=strong)
     return number(graph, operand, common)
 

@@ -16,6 +16,7 @@ from steelyard_device.dispatch_launch import SMALL
 from steelyard_device.errors import DeviceError
 from steelyard_kernels import dtypes
 from steelyard_kernels.array.value import Array as Traced
+from steelyard_kernels.array.value import kind_of
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.calling.convention import Convention, Fresh
 from steelyard_kernels.dtypes import DType
@@ -85,8 +86,8 @@ def _no_array(kernel: str, name: str, array: object) -> KernelError:
     seen = type(array).__name__
     if isinstance(array, Traced):
         return KernelError(
-            f"{kernel}: {name} is a value of kernel {array.graph.kernel}, which calls "
-            f"this one, expected a NumPy array; call {kernel}.function within a kernel."
+            f"{kernel}: {name} is a value of kernel {array.graph.kernel}, expected a NumPy "
+            f"array; where {array.graph.kernel} is traced call {kernel} itself."
         )
     if on_gpu(array):
         return KernelError(
@@ -262,23 +263,23 @@ def scalar_values(signature: Signature, given: Mapping[str, float]) -> dict[str,
 
 def _shown(value: object) -> str:
     """Return a value as an error shows it: of an array the shape, not its elements."""
+    if isinstance(value, Traced):
+        return f"a value of {value.dtype} {value.shape}"
     shape = getattr(value, "shape", None)
     return repr(value) if shape in {None, ()} else f"an array of shape {shape}"
 
 
-def _scalar(
-    kernel: str, parameter: ScalarParameter, given: Mapping[str, float]
-) -> float:
-    value = given.get(parameter.name, parameter.default)
+def _scalar(kernel: str, parameter: ScalarParameter, given: Mapping[str, float]) -> Any:
+    value: Any = given.get(parameter.name, parameter.default)
     if value is None:
         raise KernelError(
             f"{kernel}: scalar {parameter.name} is missing and has no default; pass "
             f"{parameter.name}=<{parameter.dtype}>."
         )
-    accepted = _ACCEPTED[parameter.dtype.name]
-    if not isinstance(value, accepted) or (
-        isinstance(value, bool | np.bool_) and parameter.dtype.kind != "bool"
-    ):
+    if isinstance(value, np.ndarray | np.generic) and not value.shape:
+        value = value.item()
+    kind = "" if getattr(value, "shape", ()) else kind_of(value)
+    if kind not in _KINDS[parameter.dtype.kind]:
         raise KernelError(
             f"{kernel}: scalar {parameter.name} is {_shown(value)} of type "
             f"{type(value).__name__}, expected {parameter.dtype}; convert it first."
@@ -286,11 +287,7 @@ def _scalar(
     return value
 
 
-_ACCEPTED: Final[dict[str, tuple[type, ...]]] = {
-    "float64": (float, int, np.floating, np.integer),
-    "int64": (int, np.integer),
-    "bool": (bool, np.bool_),
-}
+_KINDS: Final = {"float": ("float", "int"), "int": ("int",), "bool": ("bool",)}
 
 
 def packed(

@@ -1,25 +1,29 @@
-"""Calls with arrays of any strides, and NumPy's scalars: on copies that are contiguous.
+"""Calls with arrays of any strides, and numbers: on copies that are contiguous.
 
 Compiled code walks C-contiguous memory. A call copies other arrays before it, and what it
-wrote back to them after; on a CPU `bind` takes none, since its launches are to be the kernel
-alone.
+wrote back to them after; so does each launch of a kernel that is bound to such.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
+from steelyard_device import cpu
+from steelyard_device.series import Step
+from steelyard_kernels.calling.arguments import NUMBERS
 from steelyard_kernels.calling.bind import Array, Outputs, Result
 from steelyard_kernels.errors import KernelError
 
 
 def are_there(arrays: Sequence[Any], out: Outputs) -> bool:
     """Say whether some array of a call has to be copied."""
-    return any(map(_is_copied, (*arrays, *each_of(out))))
+    written = [_is_copied(array, read=False) for array in each_of(out)]
+    return any(map(_is_copied, arrays)) or any(written)
 
 
 class Copies(Protocol):
@@ -42,14 +46,21 @@ class Copies(Protocol):
 
 
 class OnHost:
-    """Copies of NumPy's arrays."""
+    """Copies of NumPy's arrays; `steps` gives launches for a kernel that is bound."""
+
+    def __init__(self) -> None:
+        self._of: list[tuple[Any, Array]] = []
+        self._calls: list[Any] = []  # alive as long as they may be called
 
     def made(self, array: Any, *, read: bool = True) -> Any:
         """Return a contiguous copy of an array that is not; itself if it is."""
-        if not _is_copied(array):
+        if not _is_copied(array, read=read):
             return array
-        copy = np.array(array, order="C") if read else np.empty_like(array, order="C")
-        copy.flags.writeable = array.flags.writeable
+        own = np.array(array, order="C") if read else np.empty_like(array, order="C")
+        copy = own.view()
+        copy.flags.writeable = isinstance(array, np.ndarray) and array.flags.writeable
+        if isinstance(array, np.ndarray):  # a number stays what it is
+            self._of.append((array, copy))
         return copy
 
     def view(self, array: Any) -> Array:
@@ -59,6 +70,31 @@ class OnHost:
     def written(self, own: Any, copy: Any) -> None:
         """Copy back what a kernel wrote."""
         np.copyto(own, copy)
+
+    def owner(self, array: Array) -> Array:
+        """Return an array as it was given."""
+        return next((own for own, copy in self._of if copy is array), array)
+
+    def steps(self, arrays: Sequence[Array], *, back: bool) -> list[Step]:
+        """Return what fills those of some arrays that are copies, or copies them back."""
+        found: list[Step] = []
+        for array in arrays:
+            own, near = self.owner(array), array.base
+            if own is array:
+                continue
+            pair = (own, near) if back else (near, own)
+            call = _FUNCTION(lambda *_, pair=pair: np.copyto(*pair))
+            self._calls.append(call)
+            address = ctypes.cast(call, ctypes.c_void_p).value
+            assert address is not None
+            found.append((cpu.Function("copy", address), 0, 1))
+        return found
+
+
+# As `native` calls functions: with arguments, a ticket, a number and a count of threads.
+_FUNCTION: Final = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32
+)
 
 
 def called(
@@ -121,11 +157,10 @@ def _overlaps_itself(array: Array) -> bool:
     return False
 
 
-def _is_copied(array: Any) -> bool:
-    if isinstance(array, np.generic):
-        return True
-    plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
-    return plain and not array.flags.c_contiguous
+def _is_copied(array: Any, *, read: bool = True) -> bool:
+    if not isinstance(array, np.ndarray):
+        return read and isinstance(array, NUMBERS)
+    return not (array.flags.c_contiguous or isinstance(array, np.ma.MaskedArray))
 
 
 def each_of(arrays: Any) -> Iterator[Any]:

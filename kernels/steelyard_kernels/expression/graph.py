@@ -83,6 +83,8 @@ class Graph:
         row = OPERATIONS[op]
         values = args[1:] if op == "where" else args
         common = self._common(op, values)
+        if common.kind in row.keeps:
+            return args[0]
         if common.kind not in row.kinds or (row.only and common not in row.only):
             raise KernelError(self._refusal(op, common))
         if op == "where" and args[0].dtype.kind != "bool":

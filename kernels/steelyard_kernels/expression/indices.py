@@ -211,6 +211,29 @@ def _within(index: Index, modulus: int, extents: Extents) -> Index | None:
     return rest + -(low // modulus) * modulus
 
 
+def offset_in(shape: Sequence[int], at: Sequence[Index]) -> Index:
+    """Return where a row-major array has an element."""
+    terms: list[tuple[int | Part, int]] = []
+    constant, stride = 0, 1
+    for extent, index in zip(reversed(shape), reversed(at), strict=True):
+        constant += index.constant * stride
+        terms += [(term, step * stride) for term, step in index.terms]
+        stride *= extent
+    return total(constant, terms)
+
+
+def reshaped(
+    shape: Sequence[int], other: Sequence[int], at: Sequence[Index], extents: Extents
+) -> tuple[Index, ...]:
+    """Return where an element of a shape lies in another one with the same order."""
+    flat = offset_in(shape, at)
+    found, inner = [], 1
+    for extent in reversed(other):
+        found.append(part(flat, inner, extent, extents) if extent > 1 else Index())
+        inner *= max(extent, 1)  # no element lies anywhere
+    return tuple(reversed(found))
+
+
 def _split(index: Index, divisor: int) -> tuple[Index, Index]:
     """Return (whole, rest): index is whole * divisor + rest, term by term."""
     whole = [(t, c // divisor) for t, c in index.terms if c % divisor == 0]

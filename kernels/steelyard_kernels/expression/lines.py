@@ -22,6 +22,8 @@ from steelyard_kernels.expression.expr import (
     View,
 )
 from steelyard_kernels.expression.graph import Graph
+from steelyard_kernels.expression.indices import axis as axis_of
+from steelyard_kernels.expression.indices import offset_in, reshaped
 from steelyard_kernels.monoids import MONOIDS
 
 
@@ -81,20 +83,24 @@ def lies_in_memory(node: Node, axis: int) -> bool:
 
     Of lines these are the elements of one.
     """
-    along: int | None = axis
+    at = tuple(map(axis_of, range(len(node.shape))))
+    extents = node.shape
     while isinstance(node, View | Reshape):
-        if isinstance(node, View) and node.guards:
-            return False
         if isinstance(node, Reshape):
-            along = None
-        elif along is not None:
-            moved = [k for k, each in enumerate(node.index) if along in each.axes]
-            along = moved[0] if len(moved) == 1 else None
+            at = reshaped(node.shape, node.arg.shape, at, extents)
+        elif node.guards:
+            return False
+        else:
+            at = tuple([each.at(at, extents) for each in node.index])
         node = node.arg
     if isinstance(node, Along):
-        return along == node.axis
-    computed = Apply, Cast, Broadcast, Reduce, Dot, View, Gather, Merge, Segments
-    return not isinstance(node, computed)
+        line, others = at[node.axis], (*at[: node.axis], *at[node.axis + 1 :])
+        inside = line.step(axis) is not None
+        return inside and not any(axis in each.axes for each in others)
+    computed = Apply, Cast, Broadcast, Reduce, Dot, Gather, Merge, Segments
+    if isinstance(node, computed):
+        return False
+    return offset_in(node.shape, at).step(axis) is not None
 
 
 def is_order(node: Node) -> bool:

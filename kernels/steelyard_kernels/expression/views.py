@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
-from types import EllipsisType
-from typing import SupportsIndex, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeAlias
 
-from steelyard_kernels.dtypes import int64
+from steelyard_kernels.dtypes import int32, int64, widens
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import (
     Apply,
+    Arange,
     Broadcast,
     Cast,
+    Constant,
     Gather,
     Merge,
     Node,
+    Parameter,
     Shape,
     View,
     operands,
@@ -43,49 +44,12 @@ def permuted(graph: Graph, node: Node, order: Sequence[int]) -> Node:
     return graph.view(node, index, tuple(node.shape[old] for old in order))
 
 
-def indexed(graph: Graph, node: Node, index: object) -> Node:
-    """Return node[index] of what Python allows: ints, slices, None and one `...`.
-
-    Raises KernelError for anything else.
-    """
-    given = index if isinstance(index, tuple) else (index,)
-    named = sum(each is not None and each is not ... for each in given)
-    rest = (slice(None),) * (len(node.shape) - named)
-    key: list[int | slice | None] = []
-    for each in given:
-        if isinstance(each, EllipsisType):
-            key += rest
-            rest = ()
-        else:
-            key.append(_entry(graph, node, each))
-    return sliced(graph, node, tuple(key))
-
-
-def _entry(graph: Graph, node: Node, each: object) -> int | slice | None:
-    if each is None or isinstance(each, slice):
-        return each
-    if isinstance(each, SupportsIndex) and not isinstance(each, bool):
-        return operator.index(each)
-    raise KernelError(
-        f"{graph.kernel}: a value of shape {node.shape} is indexed by a "
-        f"{type(each).__name__} among others, expected ints, slices, None and one `...`; "
-        "these are known when the kernel is traced."
-    )
-
-
 def sliced(graph: Graph, node: Node, key: Key) -> Node:
     """Return node[key]: an int or a slice for each axis, None for a new one of 1.
 
-    Ints may count from the end. Raises KernelError for more than there are axes and for
-    ints outside of theirs.
+    Ints may count from the end. Raises KernelError for ints outside of their axes.
     """
-    named = sum(each is not None for each in key)
-    if named > len(node.shape):
-        raise KernelError(
-            f"{graph.kernel}: {named} indices of a value of shape {node.shape}; give at "
-            "most one for each of its axes."
-        )
-    rest = (slice(None),) * (len(node.shape) - named)
+    rest = (slice(None),) * (len(node.shape) - sum(each is not None for each in key))
     index: list[Index] = []
     kept: list[int] = []  # the extents of the view, without new axes
     shape: list[int] = []
@@ -119,12 +83,14 @@ def gathered(
     operands. Raises KernelError where the axis has no element.
     """
     extent = node.shape[place]
-    if which.dtype.kind != "int" or not extent:
+    if which.dtype.kind != "int" or not (extent or 0 in which.shape):
         raise KernelError(
             f"{graph.kernel}: elements of shape {node.shape} are taken at {which.dtype} "
             f"along axis {place}, expected ints, and an axis that is not empty; cast the "
             "indices with astype."
         )
+    if 0 in which.shape:
+        return graph.view(node, index, which.shape)
     if not isinstance(which, Merge):
         which = held(graph, which, extent)
     index = (*index[:place], Index(), *index[place + 1 :])
@@ -140,6 +106,46 @@ def held(graph: Graph, which: Node, extent: int) -> Node:
         if isinstance(inner, Apply) and inner.op == "minimum" and inner.args[1] is last:
             return which
     return graph.apply("maximum", graph.apply("minimum", which, last), zero)
+
+
+def from_front(graph: Graph, which: Node, extent: int) -> Node:
+    """Return indices along an axis as counted from its front: those below 0 are from its end."""
+    if which.dtype.kind != "int" or not _may_be_negative(which):
+        return which
+    if extent > which.dtype.largest:
+        which = graph.cast(which, int64)
+    zero, count = (graph.constant(each, which.dtype) for each in (0, extent))
+    below = graph.apply("less", which, zero)
+    return graph.apply("where", below, graph.apply("add", which, count), which)
+
+
+NEAR: Final = 8
+"""Operations that an index is looked through for its sign: few, for each asks several."""
+
+_SIGNS: Final[dict[str, Callable[[Iterable[bool]], bool]]] = {
+    **dict.fromkeys(("Broadcast", "Cast", "Gather", "Reshape", "Row", "View"), any),
+    **dict.fromkeys(("add", "copy", "max", "min", "minimum", "multiply", "where"), any),
+    "maximum": all,
+    "order": lambda _: False,
+}
+"""Whether integers may be below 0 if operands may, by what makes them."""
+
+
+def _may_be_negative(node: Node, near: int = NEAR) -> bool:
+    """Say whether integers may be below 0, unless 32 bits or more have overflown."""
+    if not node.dtype.signed or isinstance(node, Arange):
+        return False
+    if isinstance(node, Constant):
+        return node.value < 0
+    if isinstance(node, Parameter):
+        return node.role != "index"
+    rule = _SIGNS.get(getattr(node, "op", type(node).__name__))
+    wraps = node.dtype.bytes < int32.bytes
+    if isinstance(node, Cast):
+        wraps = not widens(node.arg.dtype, node.dtype)
+    if rule is None or wraps or not near:
+        return True
+    return rule(_may_be_negative(each, near - 1) for each in operands(node))
 
 
 def _taken(

@@ -20,6 +20,8 @@ from typing import Any
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building.build import Phases, Request, failed
 from steelyard_kernels.building.cache import keeps, levels_of
+from steelyard_kernels.calling import arguments
+from steelyard_kernels.calling.bind import Outputs, Result
 from steelyard_kernels.calling.convention import Convention
 from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
@@ -200,6 +202,14 @@ class RuntimeKernel(KernelFunction):
             own = replace(found, spare=self._spare.setdefault(key, found.spare))
             self._shared[id(found)] = found, own
         return own
+
+    def _inlined(
+        self, arrays: tuple[Any, ...], out: Outputs, scalars: dict[str, Any]
+    ) -> Result:
+        """Return the outputs of a call within another kernel, of extents that it may have."""
+        given = tuple(arguments.constants(self.signature, arrays))
+        self._found([(each.shape, each.dtype) for each in given])
+        return super()._inlined(given, out, scalars)
 
     def _at(self, specs: Sequence[Spec], point: Point) -> list[Spec]:
         """Return the shapes at other extents."""

@@ -33,7 +33,7 @@ class JaxKernel(ImportedKernel):
     ) -> None:
         self.function = function
         self.name = names.of_function(function)
-        self.__doc__ = function.__doc__
+        functools.update_wrapper(self, function, updated=())
         self._static = frozenset(static_argnums)
         self._in_axes = in_axes
         self._translations: dict[object, Translation] = {}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from steelyard_kernels.array import Array
 from steelyard_kernels.calling.bind import on_gpu
 from steelyard_kernels.from_jax.values import Aval, element, is_key
 
@@ -43,6 +44,8 @@ def taker(aval: Aval) -> Callable[[Any], Any]:
     memory, of_keys = memory_type(aval), is_key(aval)
 
     def take(leaf: Any) -> Any:
+        if isinstance(leaf, Array):  # of a kernel that calls this one
+            return leaf.astype(element(aval.dtype))
         if type(leaf) is np.ndarray and leaf.dtype == memory:
             return leaf if leaf.flags.c_contiguous else leaf.copy()
         if of_keys:

@@ -115,7 +115,7 @@ def _dropped(site: Site, x: Array, p: float, train: bool | None) -> tuple[Array,
             "draws random numbers, expected a model that is used and not trained; call "
             "model.eval() before it is exported"
         )
-    return x, xp.full(x.shape, value=True, dtype="bool")
+    return x, xp.full(x.shape, fill_value=True, dtype="bool")
 
 
 _SAME: Final = """

@@ -26,8 +26,9 @@ class TorchKernel(ImportedKernel):
     """A model of PyTorch's as a kernel: call it, build it, bind it.
 
     `kernel` takes the inputs of `graph`, what PyTorch exported: tensors among the
-    model's arguments and, behind them, `weights`, by their names in the model. Arguments
-    and results have the model's own structure.
+    model's arguments and, behind them, `weights`, by their names in the model: another
+    kernel, to which these are parameters, calls it. Arguments and results have the
+    model's own structure.
     """
 
     def __init__(

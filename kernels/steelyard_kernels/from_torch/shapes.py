@@ -70,24 +70,9 @@ def _padded(site: Site, x: Array, pad: Sequence[int], value: float = 0) -> Array
     return xp.pad(x, wide, value=converted(value, site.dtype) if value else 0)
 
 
-def _indexed(site: Site, x: Array, indices: Sequence[Array | None]) -> Array:
-    """Return elements at arrays of indices, which broadcast, along neighbouring axes."""
-    places = [place for place, each in enumerate(indices) if each is not None]
-    first, after = places[0], places[-1] + 1
-    which: Array | None = None
-    for each, extent in zip(indices[first:after], x.shape[first:], strict=False):
-        if each is None or each.dtype.kind != "int":
-            what = "axes that are no neighbours" if each is None else "a mask"
-            raise site.refusal(
-                f"takes elements by {what}, expected whole numbers along axes one behind "
-                "another; permute first, or use where"
-            )
-        from_end = each.astype("int64")
-        own = xp.where(each < 0, from_end + extent, from_end)
-        which = own if which is None else which * extent + own
-    assert which is not None
-    shape = *x.shape[:first], prod(x.shape[first:after]), *x.shape[after:]
-    return xp.take(xp.reshape(x, shape), which, axis=first)
+def _indexed(_: Site, x: Array, indices: Sequence[Array | None]) -> Array:
+    """Return elements at arrays of indices, which broadcast, as NumPy has them."""
+    return x[tuple(slice(None) if each is None else each for each in indices)]
 
 
 def _gathered(_: Site, x: Array, dim: int, index: Array) -> Array:

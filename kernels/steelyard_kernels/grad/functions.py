@@ -7,7 +7,7 @@
 
     backward = kernel(grad(error, argnums=(0, 1)))
 
-They are functions over arrays like those they are of: within loops, vmap and other
+Functions may be kernels. They are functions over arrays like those they are of: within loops, vmap and other
 gradients too.
 """
 
@@ -97,7 +97,7 @@ def value_and_grad(
     """
     places = _places(argnums)
 
-    @wraps(function)
+    @wraps(function, updated=())
     def both(*args: Any, **scalars: Any) -> tuple[Array, Any]:
         beyond = [place for place in places if not -len(args) <= place < len(args)]
         if beyond:
@@ -134,7 +134,7 @@ def grad(
     """Return a function that gives a function's gradient; see `value_and_grad`."""
     both = value_and_grad(function, argnums, memory=memory)
 
-    @wraps(function)
+    @wraps(function, updated=())
     def gradient(*args: Any, **scalars: Any) -> Any:
         return both(*args, **scalars)[1]
 

@@ -31,7 +31,7 @@ from steelyard_kernels.expression.expr import (
     operands,
 )
 from steelyard_kernels.expression.graph import broadcast_shape
-from steelyard_kernels.expression.indices import Index, Part, total
+from steelyard_kernels.expression.indices import Index
 from steelyard_kernels.expression.structure import reachable
 
 Guard: TypeAlias = tuple[Index, int]  # an index, and what it must be below
@@ -247,14 +247,3 @@ def behind(at: Place, shape: Sequence[int], arg: Shape) -> Place:
         return at
     skipped = len(shape) - len(arg)
     return tuple([NOWHERE if n == 1 else at[skipped + k] for k, n in enumerate(arg)])
-
-
-def offset_in(shape: Shape, at: Place) -> Index:
-    """Return where a row-major array has an element."""
-    terms: list[tuple[int | Part, int]] = []
-    constant, stride = 0, 1
-    for extent, index in zip(reversed(shape), reversed(at), strict=True):
-        constant += index.constant * stride
-        terms += [(term, step * stride) for term, step in index.terms]
-        stride *= extent
-    return total(constant, terms)

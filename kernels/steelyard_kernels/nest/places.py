@@ -37,7 +37,7 @@ from steelyard_kernels.expression.expr import (
     View,
 )
 from steelyard_kernels.expression.graph import broadcast_shape
-from steelyard_kernels.expression.indices import Index, axis
+from steelyard_kernels.expression.indices import Index, axis, offset_in, reshaped
 from steelyard_kernels.nest.axes import (
     NOWHERE,
     Nest,
@@ -46,7 +46,6 @@ from steelyard_kernels.nest.axes import (
     aligned,
     behind,
     beyond,
-    offset_in,
     source,
     space,
     stored,
@@ -61,7 +60,6 @@ from steelyard_kernels.nest.uses import (
     places_behind,
     read_along,
     read_of,
-    reshaped,
     users_first,
     varies,
     walked_by,
@@ -173,7 +171,7 @@ class _Asked:
         if isinstance(node, Merge):
             return ((*at[:-2], NOWHERE),)
         if isinstance(node, Reshape):
-            return (reshaped(node, at, self.extents),)
+            return (reshaped(node.shape, node.arg.shape, at, self.extents),)
         if isinstance(node, Reduce):
             return (self._along(use, node.arg, kept_of(node, at)),)
         if isinstance(node, Dot):

@@ -25,7 +25,7 @@ from steelyard_kernels.expression.expr import (
     View,
     operands,
 )
-from steelyard_kernels.expression.indices import Index, axis, part
+from steelyard_kernels.expression.indices import Index, axis, offset_in
 from steelyard_kernels.expression.structure import users
 from steelyard_kernels.nest.axes import (
     NOWHERE,
@@ -33,7 +33,6 @@ from steelyard_kernels.nest.axes import (
     Place,
     Source,
     Value,
-    offset_in,
     source,
     stored,
 )
@@ -133,17 +132,6 @@ def guards_of(place: Place, shape: Shape, extents: Sequence[int]) -> tuple[Guard
             if low < 0 or high >= extent:
                 found.append((index, extent))
     return tuple(found)
-
-
-def reshaped(node: Reshape, at: Place, extents: Sequence[int]) -> Place:
-    """Return where an element lies in another shape with the same order."""
-    flat = offset_in(node.shape, at)
-    found, inner = [], 1
-    for extent in reversed(node.arg.shape):
-        here = part(flat, inner, extent, extents) if extent > 1 else NOWHERE
-        found.append(here)
-        inner *= max(extent, 1)  # no element lies anywhere
-    return tuple(reversed(found))
 
 
 def place_of_outputs(program: Program, full: Shape) -> Place:

@@ -28,7 +28,7 @@ from steelyard_kernels.ir.functions import (
     sines,
 )
 from steelyard_kernels.ops import oracles
-from steelyard_kernels.ops.row import Cost, Gradient, Op, Values
+from steelyard_kernels.ops.row import FLOAT, NUMBER, Cost, Gradient, Op, Values
 
 EXP: Final = Cost(20, 12.0, (40.0, 10.0), (140.0, 50.0))
 LOG: Final = Cost(24, 12.0, (40.0, 10.0), (140.0, 50.0))
@@ -76,6 +76,7 @@ def _of_two(
     decompose: Callable[..., Any],
     ulps: tuple[float, float],
     cuda: str = "",
+    kinds: frozenset[str] = FLOAT,
 ) -> Op:
     """Return the row of a function of two floats."""
     texts = {"float": cuda} if cuda else {}
@@ -84,6 +85,7 @@ def _of_two(
         2,
         doc,
         oracle,
+        kinds,
         gradient=gradient,
         cost=cost,
         cuda=texts,
@@ -345,8 +347,9 @@ FUNCTIONS: Final = (
     ),
     _of_two(
         "pow",
-        "Return a ** b; of a negative a NaN, but for whole exponents.",
-        np.power,
+        "Return a ** b; of a negative a NaN, but for whole exponents; of integers with "
+        "a negative b 0.",
+        oracles.power,
         (
             lambda xp, g, y, a, b: g * (b * xp.pow(a, b - 1.0)),
             lambda xp, g, y, a, b: _of_power(xp, g, y, a),
@@ -355,6 +358,7 @@ FUNCTIONS: Final = (
         decompose=power.power,
         ulps=(0.51, 1.45),
         cuda="pow{f}({a}, {b})",
+        kinds=NUMBER,
     ),
     _of_two(
         "hypot",

@@ -48,6 +48,13 @@ def turned(x: Values, quarters: int) -> Values:
     return np.choose(turn, [sine, cosine, -sine, -cosine])
 
 
+def power(a: Values, b: Values) -> Values:
+    """Return a ** b, of integers 0 where b is negative."""
+    if a.dtype.kind == "f":
+        return np.asarray(np.power(a, b))
+    return np.where(b < 0, 0, np.power(a, np.where(b < 0, 0, b)))
+
+
 def tf32(x: Values) -> Values:
     """Return float32 without the last 13 of its bits, carried in what x is."""
     bits = x.astype(np.float32).view(np.int32)

@@ -25,6 +25,7 @@ ROUNDING: Final = (
         llvm={"float": "llvm.floor"},
         cuda={"float": "floor{f}({a})"},
         jax="floor",
+        keeps=INT,
     ),
     Op(
         "ceil",
@@ -34,6 +35,7 @@ ROUNDING: Final = (
         llvm={"float": "llvm.ceil"},
         cuda={"float": "ceil{f}({a})"},
         jax="ceil",
+        keeps=INT,
     ),
     Op(
         "trunc",
@@ -42,6 +44,7 @@ ROUNDING: Final = (
         np.trunc,
         llvm={"float": "llvm.trunc"},
         cuda={"float": "trunc{f}({a})"},
+        keeps=INT,
     ),
     Op(
         "tf32",
@@ -59,6 +62,7 @@ ROUNDING: Final = (
         np.rint,
         llvm={"float": "llvm.rint"},
         cuda={"float": "rint{f}({a})"},
+        keeps=INT,
     ),
     Op(
         "sign",

@@ -72,6 +72,7 @@ class Op:
     oracle: NumPy's function of the operands, floats in float64 and integers in their
         dtype; with `by_dtype` it takes the operands' dtype first.
     kinds, only: the operands' kinds; the dtypes, where not all of them.
+    keeps: kinds beside these whose values it leaves as they are.
     result: "same" as the operands, "bool", or "bits": the dtype of as many bits.
     gradient: for each operand (xp, g, y, *operands) -> its cotangent, g that of the
         result y; none: it is constant between jumps, or not of floats.
@@ -103,6 +104,7 @@ class Op:
     jax: str = ""
     ulps: tuple[float, float] = (0.0, 0.0)
     only: frozenset[DType] = frozenset()
+    keeps: frozenset[str] = frozenset()
     by_dtype: bool = False
     hidden: bool = False  # of the loop IR alone: no function of the array namespace
 

@@ -171,6 +171,24 @@ def remainder(b: Statements, x: Operand, y: Operand) -> Operand:
     return _remainder(Floats(b, x), x, y)
 
 
+def power(b: Statements, x: Operand, y: Operand) -> Operand:
+    """Return x**y of integers, by the bits of y from the lowest on; 0 where y < 0."""
+    zero, value = _like(y, 0), b.let("where", _is_set(b, y, 0), x, _like(x, 1))
+    for place in range(1, x.type.dtype.digits):
+        x = b.let("multiply", x, x)
+        more = b.let("multiply", value, x)
+        value = b.let("where", _is_set(b, y, place), more, value)
+    if not x.type.dtype.signed:
+        return value
+    return b.let("where", b.let("less", y, zero), zero, value)
+
+
+def _is_set(b: Statements, x: Operand, place: int) -> Operand:
+    """Say whether a bit is set."""
+    bit = b.let("bitwise_and", x, _like(x, 1 << place))
+    return b.let("not_equal", bit, _like(x, 0))
+
+
 def _divided(b: Statements, x: Operand, y: Operand) -> tuple[Operand, Operand]:
     """Return quotient, truncated, and divisor, 1 instead of 0 and -1.
 

@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from steelyard_kernels.dtypes import float32, float64
+from steelyard_kernels.ir.functions import exact
 from steelyard_kernels.ir.functions.exp_log import (
     EXP,
     LOG,
@@ -51,6 +52,8 @@ LOG10_2 = (3.01029995663611771306e-01, 3.69423907715893078616e-13)  # FreeBSD, e
 
 def power(b: Statements, x: Operand, y: Operand) -> Operand:
     """Return x**y."""
+    if x.type.dtype.kind == "int":
+        return exact.power(b, x, y)
     s = Floats(b, x)
     size, one, zero = b.let("abs", x), s.number(1.0), s.number(0.0)
     if s.dtype is float32:
