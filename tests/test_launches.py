@@ -17,7 +17,7 @@ from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import kernel
 from steelyard_kernels.grad import grad, value_and_grad, vjp
-from steelyard_kernels.library import bert
+from steelyard_kernels.library import bert, mlp
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan import buffers, partition
 from steelyard_kernels.plan.products import widened
@@ -863,3 +863,12 @@ def test_lines_of_no_elements_are_in_order(shape, axis):
         ordered(np.ones(shape, "float32")), ("f4", "i8") * 2, strict=True
     ):
         assert (found.shape, found.dtype) == (shape, dtype)
+
+
+def test_what_was_joined_is_joined_again():
+    """A step of training, whose values pass through several launches that become one."""
+    halves = [((64, 256), "float16"), ((64,), "int64")]
+    weights = [((256, 512), "float16"), ((512,), "float16")]
+    last = [((512, 10), "float16"), ((10,), "float16")]
+    plan = plan_of(mlp.step, *halves, *weights, *last, target="cuda:sm_90a")
+    assert len(plan.launches) == 9

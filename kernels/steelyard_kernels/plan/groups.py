@@ -118,11 +118,11 @@ class Groups:
     def join(self, *groups: Group) -> None:
         """Have one launch do what several do."""
         values = self._wanted(*groups)
-        every = [node.number for group in groups for node in group.values]
+        every = [number for number, group in self.of.items() if group in groups]
         for group in groups:
             self.drop(group)
-        for number in set(every) - numbers(values):
-            del self.stored[number]
+            for number in numbers(group.values) - numbers(values):
+                del self.stored[number]
         needs = frozenset[int]().union(*[group.needs for group in groups])
         self.add(Group(values, needs))
         self.of |= dict.fromkeys(every, self.every[-1])
