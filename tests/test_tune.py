@@ -394,8 +394,8 @@ def test_a_partition_is_tuned_before_the_kernels_of_the_one_that_is_chosen(
     asked = [f"{file}:attend", *[w for n, m in sizes for w in ("--arg", f"{n}x{m}")]]
     listed = CliRunner().invoke(tune.command, [*asked, "--list", "--json"])
     every = json.loads(listed.stdout)["spaces"][0]["candidates"]
-    other = "launches 8 9 12"
-    assert next(iter(every)) == "launches 6 8 9 12"
+    other = "launches 6 8 9 12"
+    assert len(every) > 3
     assert other in every
     times[other] = 1000
     kept = tmp_path / "tuned.json"
@@ -404,14 +404,14 @@ def test_a_partition_is_tuned_before_the_kernels_of_the_one_that_is_chosen(
     assert done.exit_code == 0, done.output
     whole, *kernels = json.loads(done.stdout)["tunings"]
     assert (whole["launch"], whole["chosen"]) == (None, other)
-    assert whole["differs"].startswith("by its readers: product 32x32")
-    assert [each["launch"] for each in kernels] == [0, 1, 2]
+    assert whole["differs"].startswith("apart: attention 32x32")
+    assert [each["launch"] for each in kernels] == [0, 1, 2, 3]
     monkeypatch.setenv("STEELYARD_TUNED", str(kept))
     specs = tuple((size, "float32") for size in sizes)
     kernel, arrays, _ = ready(Point(f"{file}:attend", (), specs, "cpu"))
     built = kernel.build(*arrays, cache="cold")
     assert (built.schedule.label, built.chosen_by) == (other, "tuning")
-    assert [part.chosen_by for part in built.parts] == ["tuning"] * 3
+    assert [part.chosen_by for part in built.parts] == ["tuning"] * 4
     assert other in kernel.explain(*arrays)
     drawn = [np.random.default_rng(0).standard_normal(size, "f4") for size in sizes]
     (want,) = evaluate(built.program, drawn).values()

@@ -18,6 +18,7 @@ from steelyard_kernels.plan.groups import Groups, numbers
 from steelyard_kernels.plan.pieces import Group, computed, inside
 from steelyard_kernels.plan.products import is_product
 from steelyard_kernels.plan.rates import (
+    has_schedule,
     is_kernel,
     is_tiled,
     reduces_rows,
@@ -32,8 +33,12 @@ PRODUCTS: Final = range(2, 5)  # of a launch: of weights, and what these are mad
 
 def fuse(groups: Groups) -> None:
     """Join launches where one kernel does what several do."""
-    for group in list(groups.every):
-        _attend(groups, group)
+    for between in (
+        True,
+        False,
+    ):  # rows first: one product of several is no launch less
+        for group in list(groups.every):
+            _attend(groups, group, between=between)
     if isinstance(groups.device, Gpu) and WGMMA in groups.device.cores:
         groups.try_out(Weights(groups).weigh)
     for group in list(groups.every):
@@ -41,10 +46,11 @@ def fuse(groups: Groups) -> None:
     _merge(groups)
 
 
-def _attend(groups: Groups, group: Group) -> None:
+def _attend(groups: Groups, group: Group, *, between: bool) -> None:
     """Have one launch weigh values by a softmax of scores, where a kernel does.
 
-    It is made of a product that it waits for, and of all between, if nobody else reads that.
+    It is made of a product that it waits for, and of all between, which is something or
+    not, if nobody else reads that.
     """
     chain = [group] if group in groups.every and groups.multiplies(group) else []
     scores = dict[Group, None]()
@@ -56,7 +62,9 @@ def _attend(groups: Groups, group: Group) -> None:
         every = [first]
         for each in every:  # which grows
             every += [x for x in chain if x not in every and each in groups.before(x)]
-        if all(groups.is_within(x, every) for x in every if x is not group):
+        if (len(every) > 2) is between and all(
+            groups.is_within(x, every) for x in every if x is not group
+        ):
             program = groups.together(*every)
             tiled = groups.once(is_tiled, program, groups.device)
             if tiled and groups.saves(program, *every):
@@ -126,7 +134,8 @@ def _join(groups: Groups, one: Group, other: Group) -> None:
         or groups.once(is_kernel, program)
         or groups.once(is_tiled, program, groups.device)
     )
-    if kernel and groups.saves(program, one, other):
+    fits = kernel and groups.once(has_schedule, program, groups.device)
+    if fits and groups.saves(program, one, other):
         groups.join(one, other)
 
 

@@ -8,10 +8,8 @@ from functools import partial
 from math import inf
 from typing import Final
 
-from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.batched import batched
 from steelyard_kernels.expression.expr import (
-    Along,
     Handed,
     Input,
     Node,
@@ -32,7 +30,7 @@ from steelyard_kernels.plan.orders import with_short_orders
 from steelyard_kernels.plan.parts import Given
 from steelyard_kernels.plan.pieces import Group, Pieces
 from steelyard_kernels.plan.products import widened
-from steelyard_kernels.plan.rates import is_kernel, predicted
+from steelyard_kernels.plan.rates import has_schedule, is_kernel, predicted
 from steelyard_kernels.plan.ways import (
     in_registers,
     in_turns,
@@ -42,7 +40,7 @@ from steelyard_kernels.plan.ways import (
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.schedule import Part
-from steelyard_kernels.schedule.strategies import heuristic, is_one
+from steelyard_kernels.schedule.strategies import is_one
 
 MOST_NESTED: Final = 4
 """Launches that one kernel is weighed against: more would walk within walks within."""
@@ -70,7 +68,7 @@ def groups_of(program: Program, device: Machine | Gpu) -> Groups:
     if any(isinstance(node, Handed) for node in found.cuts.program.nodes):
         every = [launch.program for launch in planned(found).launches]
         handed = [e for e in every if any(isinstance(n, Handed) for n in e.nodes)]
-        if not all(_has_schedule(each, device) for each in handed):
+        if not all(has_schedule(each, device) for each in handed):
             return _groups_of(program, device, hands=False)
     return found
 
@@ -186,23 +184,12 @@ def _walks_apart(program: Program, plan: Plan, device: Machine | Gpu) -> bool:
     """Say whether launches beat the one kernel that there may be."""
     if len(plan.launches) > MOST_NESTED or not is_kernel(program):
         return True
-    if not _has_schedule(program, device):
+    if not has_schedule(program, device):
         return True
     if not all(is_kernel(launch.program) for launch in plan.launches):
         return True  # registers hold what has no prediction
     apart = sum(predicted(each.program, device) for each in plan.launches)
     return predicted(program, device) > apart
-
-
-def _has_schedule(program: Program, device: Machine | Gpu) -> bool:
-    """Say whether one kernel fits the device, which may lack memory for whole lines."""
-    if not any(isinstance(node, Along) for node in program.nodes):
-        return True
-    try:
-        heuristic(program, device)
-    except KernelError:
-        return False
-    return True
 
 
 class _Placing:

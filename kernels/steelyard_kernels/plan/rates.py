@@ -12,7 +12,7 @@ from typing import Final
 
 from steelyard_kernels import cost
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.expression.expr import Along, Program
 from steelyard_kernels.nest.axes import Nest, one_space, segmented
 from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.places import nest_of
@@ -26,7 +26,7 @@ from steelyard_kernels.schedule.model_product import model
 from steelyard_kernels.schedule.recipes.contraction import on_gpu
 from steelyard_kernels.schedule.schedule import unheard
 from steelyard_kernels.schedule.search import fused_tilings, tiled
-from steelyard_kernels.schedule.strategies import strategy
+from steelyard_kernels.schedule.strategies import heuristic, strategy
 from steelyard_kernels.schedule.weighted import weighted_of
 
 # Of rows that are reduced behind a product, by a launch (with its hand-over) and in its
@@ -147,4 +147,15 @@ def is_kernel(program: Program) -> bool:
         return False
     if any(map(is_product, program.nodes)):
         return not isinstance(contraction_of(nest), str)
+    return True
+
+
+def has_schedule(program: Program, device: Machine | Gpu) -> bool:
+    """Say whether one kernel fits the device, which may lack memory for whole lines."""
+    if not any(isinstance(node, Along) for node in program.nodes):
+        return True
+    try:
+        heuristic(program, device)
+    except KernelError:
+        return False
     return True

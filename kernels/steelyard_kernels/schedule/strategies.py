@@ -16,11 +16,13 @@ from steelyard_kernels.expression.expr import (
     Cast,
     Chains,
     Dot,
+    Merge,
     Node,
     Program,
     Reduce,
     Reshape,
     Result,
+    Segments,
     operands,
 )
 from steelyard_kernels.expression.rows import in_memory
@@ -98,7 +100,10 @@ def is_one(program: Program) -> bool:
 
 def _is_held(nodes: Iterable[Node]) -> bool:
     """Say whether registers hold all that nodes compute better than launches would."""
-    sizes = [*map(_products, nodes)]
+    every = [*nodes]
+    if any(isinstance(node, Segments | Merge) for node in every):
+        return False  # which only walks compute
+    sizes = [*map(_products, every)]
     return sum(sizes) <= MOST_HELD and max(sizes, default=0) <= MOST_HELD // 8
 
 
