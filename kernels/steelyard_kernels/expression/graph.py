@@ -109,12 +109,9 @@ class Graph:
             return node
         if isinstance(node, Constant):
             return self.constant(node.value, dtype)
-        if (
-            folds
-            and isinstance(node, Cast)
-            and dtypes.widens(node.arg.dtype, node.dtype)
-        ):
-            return self.cast(node.arg, dtype)  # a widening is exact: start before it
+        inner = node.arg if folds and isinstance(node, Cast) else None
+        if inner is not None and dtypes.widens(inner.dtype, node.dtype):
+            return self.cast(inner, dtype)  # a widening is exact: start before it
         key = (Cast, dtype.name, node.number)
         if key not in self._nodes:
             self._nodes[key] = Cast(self._next(), node.shape, dtype, node)
