@@ -187,6 +187,13 @@ def test_columns_by_threads(label, rows):
     np.testing.assert_array_equal(most, x.max(0))
 
 
+@pytest.mark.parametrize(("columns", "blocks"), [(1024, 4), (4096, 1)])
+def test_clusters_share_long_columns_where_there_are_few(columns, blocks):
+    """Alone 32 blocks of them would leave most multiprocessors idle, and 128 few."""
+    program = simplify(across.program(((16384, columns), "float16")))
+    assert strategies.heuristic(program, H200).cluster == blocks
+
+
 def test_all_of_an_array_by_one_block():
     """Some turns, and what is left of one."""
     x = np.random.default_rng(3).integers(-9, 9, 10_007).astype(np.int64)
