@@ -32,6 +32,10 @@ LAUNCH: Final = LAUNCHES["H200"]
 LAUNCH_UNKNOWN: Final = 60.0
 """By how much `LAUNCHES` may be wrong, to either side."""
 
+FOUND_ON: Final = "H200"
+"""In the names of GPUs on which the clocks' own constants were found: on an H100 those of
+`globaltimer` and `graph` are 0.1 to 0.2 us off."""
+
 DRIFT = 5e-4
 """Share by which a GPU's timer may go wrong: it differed by 4e-4 from the host's over
 138 ms on an H200, the host's waiting included."""
@@ -112,12 +116,8 @@ def measured(context: cuda.Context) -> Offsets:
 
 def launch(context: cuda.Context) -> float:
     """Return what a kernel takes on a GPU beside its instructions, in nanoseconds."""
-    return _found_on(context) or LAUNCH
-
-
-def _found_on(context: cuda.Context) -> float | None:
     name = context.device.name
-    return next((found for word, found in LAUNCHES.items() if word in name), None)
+    return next((found for word, found in LAUNCHES.items() if word in name), LAUNCH)
 
 
 def unknown(context: cuda.Context, own: float) -> float:
@@ -125,7 +125,7 @@ def unknown(context: cuda.Context, own: float) -> float:
 
     On a GPU where nobody has looked, a launch's share is between none and twice `LAUNCH`.
     """
-    return own + (LAUNCH_UNKNOWN if _found_on(context) else LAUNCH)
+    return own + (LAUNCH_UNKNOWN if FOUND_ON in context.device.name else LAUNCH)
 
 
 def delays(context: cuda.Context) -> list[cuda.Delay]:
