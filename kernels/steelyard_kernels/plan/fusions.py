@@ -158,11 +158,11 @@ class Weights:
             if isinstance(weights, Reduce) and not is_product(weights):
                 continue  # one value a row
             found = [self._weighed(group, prod(weights.shape)) for group in readers]
-            kept = weights.number in groups.own or not all(again for again, _ in found)
+            if weights.number in groups.own or not all(again for again, _ in found):
+                continue
             for group, (again, rows) in zip(readers, found, strict=True):
-                if not kept:
-                    groups.store(rows, "weights are made of it")
-                    self._beside(group, again)
+                groups.store(rows, "weights are made of it")
+                self._beside(group, again)
             groups.forget()
         self._total()
         groups.forget()

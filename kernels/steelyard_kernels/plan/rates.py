@@ -109,8 +109,10 @@ def reduces_rows(program: Program, alone: Program, gpu: Gpu) -> bool:
         every = on_gpu(nest, gpu, aligned=True, likely=True, refuse=unheard)
         predict = model(nest, gpu)
         best.append(min((predict(one).total for one in every), default=inf))
+        if best[0] == inf:
+            return False  # no tile holds a row
     behind = FOLLOWS_NS + 2 * cost.bytes_moved(alone) / gpu.memory_rate
-    return best[0] < inf and best[0] + REDUCES_NS <= best[1] + behind
+    return best[0] + REDUCES_NS <= best[1] + behind
 
 
 def _walked(nest: Nest) -> int:
