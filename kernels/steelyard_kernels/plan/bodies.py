@@ -59,7 +59,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BodyPart:
     """Launches of a body, what their inputs are, and what places of results they give.
 
     Buffers of `swapped` have a new carry at the end, and change places with the old one.
@@ -123,7 +123,7 @@ class Body:
         return next(each for n in count() if (each := f"turn{n}") not in taken)
 
     @cached_property
-    def turn(self) -> Part | None:
+    def turn(self) -> BodyPart | None:
         """The launches of a turn; None where it changes nothing."""
         loop = self.loop
         pairs = zip(loop.carries, loop.nexts, strict=True)
@@ -132,12 +132,12 @@ class Body:
         return self._part(values) if values else None
 
     @cached_property
-    def condition(self) -> Part | None:
+    def condition(self) -> BodyPart | None:
         """The launches that say whether there is another turn."""
         found = self.loop.condition
         return None if found is None else self._part({-1: found})
 
-    def _part(self, values: Mapping[int, Node]) -> Part:
+    def _part(self, values: Mapping[int, Node]) -> BodyPart:
         graph = Graph(self.name)
         needed = self._needed(values.values())
         reads = [node for node in needed if self._is_read(node)]
@@ -161,7 +161,7 @@ class Body:
         scalars = tuple(node for node in nodes if isinstance(node, Scalar))
         program = Program(self.name, tuple(inputs), scalars, tuple(outputs), nodes)
         plan, swapped = _swapped(self._planner(program), program, tuple(values))
-        return Part(plan, tuple(map(self._read, reads)), tuple(values), swapped)
+        return BodyPart(plan, tuple(map(self._read, reads)), tuple(values), swapped)
 
     def _needed(self, roots: Iterable[Node]) -> list[Node]:
         """Return what a turn computes some values of, and what it reads, in order."""

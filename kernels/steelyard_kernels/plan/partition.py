@@ -116,7 +116,7 @@ def _of_loops(program: Program, device: Machine | Gpu) -> Plan | None:
     if one <= least_in_turns(program, device):
         return None
     if program.chains:
-        plan: Plan | None = _planned(batched(program), device)
+        plan: Plan | None = _plan_of(batched(program), device)
     else:
         plan = _of_nests(_shown(program), device)
     if plan is None or one == inf:
@@ -138,7 +138,7 @@ def _of_nests(program: Program, device: Machine | Gpu) -> Plan | None:
 
 def _bodies(program: Program, device: Machine | Gpu) -> dict[int, Body]:
     """Return the loops that had better be launches in each turn, by their ids."""
-    planner = partial(_planned, device=device)
+    planner = partial(_plan_of, device=device)
     found = {}
     for loop in loops(program.nodes):
         body = Body(loop, program.name, planner)
@@ -158,7 +158,7 @@ def _of_body(body: Body, device: Machine | Gpu) -> float:
     return each * turns_of(body.loop)
 
 
-def _planned(program: Program, device: Machine | Gpu) -> Plan:
+def _plan_of(program: Program, device: Machine | Gpu) -> Plan:
     """Return the launches of a program, which may be one."""
     plan = None if is_one(program) else partition(program, device)
     return _alone(program) if plan is None else plan

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from steelyard_kernels.expression.expr import Node, Parameter, Scalar
 from steelyard_kernels.plan import buffers
-from steelyard_kernels.plan.bodies import Body, Part, Read
+from steelyard_kernels.plan.bodies import Body, BodyPart, Read
 from steelyard_kernels.plan.cuts import nbytes
 from steelyard_kernels.plan.launches import (
     Buffer,
@@ -210,7 +210,7 @@ class Repeated:
 
     def _insert(
         self,
-        part: Part,
+        part: BodyPart,
         number: int,
         home_of: Callable[[Node], Home],
         gives: Mapping[str, Home],
