@@ -136,3 +136,13 @@ def test_a_language_models_table_has_a_gradient_on_a_gpu():
     built = kernel(embedded).build(*specs, target="cuda:sm_90a")
     assert isinstance(built, Artifact)
     assert len(built.parts) == 3
+
+
+def test_the_gradient_of_what_a_search_found_is_traced():
+    """The places are a long expression, each part of which is read several times."""
+
+    def loss(x, y):
+        return xp.sum(xp.square(xp.take(x, xp.searchsorted(xp.sort(x), y))))
+
+    specs = ((60_000,), "float32"), ((60_000,), "float32")
+    assert in_segments(kernel(grad(loss)).program(*specs))

@@ -255,10 +255,18 @@ def _in_segments(
 
 def _varied(node: Node) -> set[int]:
     """Return the axes along which an elementwise value differs."""
-    if not isinstance(node, Apply | Cast | Broadcast):
-        return {k for k, extent in enumerate(node.shape) if extent > 1}
-    ranks = [(arg, len(node.shape) - len(arg.shape)) for arg in operands(node)]
-    return {k + skipped for arg, skipped in ranks for k in _varied(arg)}
+    found, seen, left = set[int](), set[tuple[int, int]](), [(node, 0)]
+    while left:
+        each, first = left.pop()
+        if (each.number, first) in seen:
+            continue
+        seen.add((each.number, first))
+        if isinstance(each, Apply | Cast | Broadcast):
+            behind = first + len(each.shape)
+            left += [(arg, behind - len(arg.shape)) for arg in operands(each)]
+        else:
+            found |= {first + k for k, extent in enumerate(each.shape) if extent > 1}
+    return found
 
 
 def _of_segments(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
