@@ -84,6 +84,12 @@ def embedding_gradient(table, tokens):
     return grad(lambda t: xp.sum(xp.square(xp.take(t, tokens, axis=0))))(table)
 
 
+def squared_taken(x, i):
+    """Multiply an array by itself, which has elements that were taken."""
+    x = x + xp.take(x[:, 0], i)[:, None]
+    return x @ x.T
+
+
 def square_mean(x):
     """Return what a large gradient is of."""
     return xp.mean(xp.square(x))
@@ -238,6 +244,12 @@ PRODUCTS = [
         "einsum",
         lambda a, b: xp.einsum("bhqd,bkhd->bhqk", a, b),
         "2,3,5,8 2,7,3,8",
+        data="unit",
+    ),
+    Row(
+        "product of what is taken with itself",
+        squared_taken,
+        "33,130 33:int32",
         data="unit",
     ),
     Row("dense softmax", dense_softmax, "33,20 20,17", data="unit"),

@@ -70,6 +70,10 @@ class Lowering:
         rows, self.pitch = blocking.sums
         self.sums = b.alloc("sums", self.product.dtype, rows * self.pitch)
         self.batch = bool(self.product.outer)
+        behind = {value.number for value in self.product.behind}
+        for depth in (self.batch + 1, self.batch + 2):  # what is before, copies compute
+            level = self.emitter.levels[depth]
+            self.emitter.levels[depth] = [v for v in level if v.number in behind]
 
     def emit(self) -> Lowered:
         """Emit the tiles of a thread, and close the kernel."""
