@@ -202,6 +202,13 @@ def ordered(x):
     return xp.fori_loop(0, 3, lambda i, c: xp.sort(c * -1.0), x)
 
 
+def begun_taken(x, at):
+    """Begin with elements that were taken, and read them in each turn."""
+    taken = xp.take(x, at)
+    last = xp.fori_loop(0, 3, lambda i, c: taken - xp.roll(c, 1) * 0.5, taken)
+    return {"x": xp.flip(x), "last": last, "taken": taken}
+
+
 def key_of(rng):
     """Return a state and a key of any bits."""
     return [np.zeros(4097, np.float32), rng.integers(-(2**62), 2**62, ())]
@@ -271,6 +278,7 @@ REPEATS = [
     Row("through", through, "3,2,65 65,65", data="unit"),
     Row("noisy", noisy, data=key_of),
     Row("ordered", ordered, "4100", data="unit", exact=True),
+    Row("begun taken", begun_taken, "4100 4100:int32", data="unit"),
     Row("chains", vmap(recurrent, (0, None)), "3,2,1,65 65,65", data="unit"),
     Row("chains of weights", vmap(recurrent), "2,2,1,65 2,65,65", data="unit"),
     Row(

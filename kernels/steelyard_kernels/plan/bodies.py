@@ -95,15 +95,21 @@ class Body:
         return {read.node for part in parts for read in part.reads}
 
     @cached_property
-    def stored(self) -> tuple[Node, ...]:
-        """The values that lie in memory before the first turn."""
+    def memory(self) -> tuple[Node, ...]:
+        """The arrays and values that lie in memory before the first turn."""
         loop = self.loop
-        read = [node for node in self._every if self._is_read(node)]
-        found = [self._read(node).node for node in read] + [*loop.inits]
+        read = [self._read(node).node for node in self._every if self._is_read(node)]
+        found = [node for node in read if not isinstance(node, Parameter)]
+        found += loop.inits
         if isinstance(self.length, Node) and not isinstance(self.length, Scalar):
             found.append(self.length)
-        kinds = (Input, Parameter, Result)
-        return tuple(dict.fromkeys([n for n in found if not isinstance(n, kinds)]))
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def stored(self) -> tuple[Node, ...]:
+        """Those of them that are computed before."""
+        kinds = (Input, Result)
+        return tuple([node for node in self.memory if not isinstance(node, kinds)])
 
     @cached_property
     def length(self) -> int | Node:

@@ -126,7 +126,7 @@ def _try(groups: Groups, one: Group, other: Group) -> None:
 
 def _join(groups: Groups, one: Group, other: Group) -> None:
     """Join two launches if a kernel can do both, and is predicted to be as quick."""
-    if one.again or other.again or groups.repeats(one) or groups.repeats(other):
+    if one.again or other.again or groups.body(one) or groups.body(other):
         return
     program = groups.together(one, other)
     kernel = (

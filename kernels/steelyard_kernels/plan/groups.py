@@ -66,11 +66,18 @@ class Groups:
 
     def add(self, group: Group) -> None:
         """Add a launch."""
-        group.program, group.reads = None, inside(group.values, self.memory(group))[1]
+        group.program, group.reads = None, self._reads(group)
         self.every.append(group)
         self.of |= {node.number: group for node in group.values}
         for node in group.reads:
             self._readers.setdefault(node.number, []).append(group)
+
+    def _reads(self, group: Group) -> list[Node]:
+        """Return what a launch reads; what a loop's turns read is in memory before."""
+        body = self.body(group)
+        if body is not None:
+            return [*body.memory]
+        return inside(group.values, self.memory(group))[1]
 
     def drop(self, group: Group) -> None:
         """Take a launch out."""
@@ -87,10 +94,10 @@ class Groups:
         nodes = self.cuts.nodes
         return any(is_product(nodes[n]) for n in group.needs - {MOVED})
 
-    def repeats(self, group: Group) -> bool:
-        """Say whether a launch stands for those of a loop's turns."""
-        own = [node.loop for node in group.values if isinstance(node, Result)]
-        return any(id(loop) in self.bodies for loop in own)
+    def body(self, group: Group) -> Body | None:
+        """Return the loop whose turns' launches a launch stands for, if there is one."""
+        own = [id(node.loop) for node in group.values if isinstance(node, Result)]
+        return next((self.bodies[loop] for loop in own if loop in self.bodies), None)
 
     def alone(self, node: Node, reader: Group) -> Group | None:
         """Return the launch that stores a value alone, if one other alone reads it."""

@@ -52,10 +52,7 @@ class Laid:
         self._homes: dict[int, Home] = {}
         self._repeats: dict[int, Repeated] = {}
         for group in order:  # of which some say where what is before them lies
-            value = group.values[0]
-            body = (
-                groups.bodies.get(id(value.loop)) if isinstance(value, Result) else None
-            )
+            body = groups.body(group)
             if body is not None:
                 self._place(group)
                 self._repeats[id(group)] = self._repeated(body, group)
