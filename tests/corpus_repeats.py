@@ -279,6 +279,11 @@ REPEATS = [
     Row("noisy", noisy, data=key_of),
     Row("ordered", ordered, "4100", data="unit", exact=True),
     Row("begun taken", begun_taken, "4100 4100:int32", data="unit"),
+    Row(
+        "beside an array",  # which registers do not hold
+        lambda x, y: (xp.fori_loop(0, 2, lambda i, c: c * 0.5 + 1.0, x), y),
+        "8 70,60",
+    ),
     Row("chains", vmap(recurrent, (0, None)), "3,2,1,65 65,65", data="unit"),
     Row("chains of weights", vmap(recurrent), "2,2,1,65 2,65,65", data="unit"),
     Row(

@@ -145,6 +145,13 @@ def test_large_loops_are_launches(target, made, shapes):
     assert len(plan.launches) <= 3
 
 
+def test_an_order_behind_a_loop_is_right():
+    """Registers do not hold all that its elements are compared with."""
+    x = np.random.default_rng(0).standard_normal(70).astype(F32)
+    made = kernel(lambda x: xp.argsort(xp.fori_loop(0, 2, lambda i, c: c * 0.5, x)))
+    np.testing.assert_array_equal(made(x), np.argsort(x, kind="stable"))
+
+
 def test_a_plan_says_what_is_repeated():
     """How often, and where each array is in turn."""
     plan = plan_of(recurrent, ((7, 2, 128), F32), ((128, 128), F32))

@@ -7,7 +7,7 @@ grows with their elements, and is compiled for seconds.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import inf, prod
+from math import inf
 from typing import Final
 
 from steelyard_kernels.dtypes import float32
@@ -22,7 +22,7 @@ from steelyard_kernels.expression.expr import (
 from steelyard_kernels.expression.rows import in_memory
 from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.nest.carried import outline
-from steelyard_kernels.nest.carried.layout import spelled
+from steelyard_kernels.nest.carried.layout import elements, spelled
 from steelyard_kernels.nest.carried.registers import MOST_ELEMENTS
 from steelyard_kernels.plan.launches import Plan
 from steelyard_kernels.schedule.gpu import WARP, Gpu
@@ -71,7 +71,7 @@ def _text(program: Program, device: Machine | Gpu) -> int:
 def _is_held(program: Program) -> bool:
     """Say whether registers hold each value that is computed with."""
     held = outline.in_registers(program)
-    sizes = [prod(n.shape) for n in everywhere(program.nodes) if n.number in held]
+    sizes = [elements(n) for n in everywhere(program.nodes) if n.number in held]
     return max(sizes, default=0) <= MOST_ELEMENTS
 
 

@@ -114,6 +114,9 @@ def _computed(program: Program) -> Iterator[Node]:
             yield node
             if isinstance(node, Apply | Cast | Broadcast | Reduce | Dot | Along):
                 yield from filter(in_memory, operands(node))
+    for value in [output.each for output in program.outputs]:
+        if in_memory(value) and not (isinstance(value, Result) and value.stacks):
+            yield value
 
 
 def _updates_late(program: Program) -> bool:

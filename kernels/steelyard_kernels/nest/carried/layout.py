@@ -106,6 +106,12 @@ def spelled(node: Node, width: int) -> int:
     return size if isinstance(node, View | Gather | Reshape) else vectors
 
 
+def elements(node: Node) -> int:
+    """Return how many elements registers hold for a node; of an order, compared ones."""
+    order = isinstance(node, Along) and node.op == "order"
+    return prod(node.shape) * (node.shape[node.axis] if order else 1)
+
+
 def line_steps(node: Along) -> tuple[int, int]:
     """Return how many operations one line takes, and all lines."""
     extent = node.shape[node.axis]
