@@ -145,6 +145,24 @@ def test_large_loops_are_launches(target, made, shapes):
     assert len(plan.launches) <= 3
 
 
+def test_what_is_much_text_is_stored_before_a_loop_in_registers():
+    """Where an expression of many operations, read again and again, is before it."""
+
+    @kernel
+    def searched(x):
+        found = xp.searchsorted(xp.sort(x), x).astype(x.dtype)
+        for _ in range(20):
+            found = found * found * 0.5 + found
+        return xp.fori_loop(0, 3, lambda i, c: c * 0.5 + found, x)
+
+    plan = plan_of(searched, ((2001,), F32))
+    assert not plan.repeats
+    assert not any(
+        loops(launch.program.nodes) and len(launch.program.nodes) > 20
+        for launch in plan.launches
+    )
+
+
 def test_an_order_behind_a_loop_is_right():
     """Registers do not hold all that its elements are compared with."""
     x = np.random.default_rng(0).standard_normal(70).astype(F32)

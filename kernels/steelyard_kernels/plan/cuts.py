@@ -38,6 +38,7 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.expression.structure import users
 from steelyard_kernels.nest.axes import source, stored
+from steelyard_kernels.nest.carried.layout import spelled
 from steelyard_kernels.nest.carried.registers import MOST_ELEMENTS
 from steelyard_kernels.plan.products import (
     arrays_of,
@@ -47,6 +48,9 @@ from steelyard_kernels.plan.products import (
 )
 from steelyard_kernels.schedule.gpu import Gpu
 
+LANES: Final = 8
+MOST_BEFORE: Final = 2000
+"""Statements, of so many lanes, before a loop in registers: so many build in half a second."""
 MOVED: Final = -1  # beside reductions: their values are read at other places
 NOTHING: Final[Mapping[int, str]] = MappingProxyType({})
 Needs: TypeAlias = frozenset[int]
@@ -212,13 +216,19 @@ class Cuts:
         self._needs[node.number] = frozenset({first})
 
     def _is_large(self, node: Node) -> bool:
-        """Say whether registers cannot hold what a node is computed of, or itself."""
-        pending = [node]
+        """Say whether a node, or what it is computed of, is much in registers, or text."""
+        pending, seen, text = [node], set[int](), 0
         while pending:
             node = pending.pop()
-            if isinstance(node, Input) or node.number in self.reasons:
+            if (
+                isinstance(node, Input)
+                or node.number in seen
+                or node.number in self.reasons
+            ):
                 continue
-            if prod(node.shape) > MOST_ELEMENTS:
+            seen.add(node.number)
+            text += spelled(node, LANES)
+            if prod(node.shape) > MOST_ELEMENTS or text > MOST_BEFORE:
                 return True
             pending += operands(node)
         return False
