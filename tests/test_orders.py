@@ -125,6 +125,18 @@ def test_long_lines_are_merged_by_a_gpus_threads(dtype, axis):
     check(ran(program, [x]), x, axis)
 
 
+def test_threads_beyond_the_end_merge_nothing():
+    """Where more of them walk a line than it has elements: all read within the runs."""
+    x = np.arange(4101.0)[::-1].copy()
+
+    def product(x):
+        line = xp.sort(x)[None]
+        return line @ line.T
+
+    (found,) = ran(simplify(kernel(product).program(x)), [x])
+    np.testing.assert_allclose(found, np.sum(x * x), 1e-12)
+
+
 def first(count, largest=True):
     """Return a function that has the first elements of rows."""
     return lambda x: xp.topk(x, count, largest=largest)

@@ -218,6 +218,13 @@ class Values(Loops):
         b, buffer = self.b, self.args.inputs[array.source.index]
         begin = b.number(self.offset(array.offset, at))
         place = b.number(self.offset(value.offset, at))
+        opened = [k for k in self.loops[value.number] if k in self.open]
+        inside = self.mask(opened, at)
+        if inside is not None:  # all threads read, also what is not stored
+            nothing = b.number(0)
+            begin, place = [
+                b.let("where", inside, each, nothing) for each in (begin, place)
+            ]
         return merging.Runs(buffer, begin, node.arg.shape[-1] // 2, place)
 
     def _merged(self, value: Value, node: Merge, at: At) -> Operand:
