@@ -137,6 +137,28 @@ def test_threads_beyond_the_end_merge_nothing():
     np.testing.assert_allclose(found, np.sum(x * x), 1e-12)
 
 
+@pytest.mark.parametrize("length", [600, 2049, 4101])
+def test_a_gpu_takes_one_element_of_long_lines(length):
+    """No thread keeps such a line, and no axis of the result is shared by several."""
+    line = np.random.default_rng(0).permutation(length) * 1.0
+    x = np.stack([line, line[::-1]])
+
+    def middle(x):
+        line = xp.sort(x, axis=1)
+        which = xp.argsort(x, axis=1)[:, length // 3]
+        return line[:, length // 2], which, xp.topk(x, 1, axis=1)[0]
+
+    def last(x):
+        return xp.cumulative_sum(x, axis=1)[:, -1:]
+
+    middles, which, most = ran(simplify(kernel(middle).program(x)), [x])
+    np.testing.assert_array_equal(middles, np.sort(x)[:, length // 2])
+    np.testing.assert_array_equal(which, np.argsort(x)[:, length // 3])
+    np.testing.assert_array_equal(most, np.max(x, axis=1, keepdims=True))
+    (total,) = ran(simplify(kernel(last).program(x)), [x])
+    np.testing.assert_array_equal(total[:, 0], np.sum(x, axis=1))
+
+
 def first(count, largest=True):
     """Return a function that has the first elements of rows."""
     return lambda x: xp.topk(x, count, largest=largest)

@@ -47,6 +47,8 @@ from steelyard_kernels.plan.products import (
     multiplied,
 )
 from steelyard_kernels.schedule.gpu import Gpu
+from steelyard_kernels.schedule.legality import LINES_BYTES
+from steelyard_kernels.schedule.lines import kinds_of
 
 LANES: Final = 8
 MOST_BEFORE: Final = 2000
@@ -168,6 +170,9 @@ class Cuts:
             return
         if isinstance(node, Handed):
             self._store([node.memory], node, "blocks hand totals over in it")
+        elif self.gpu and isinstance(node, View):
+            lines = self._lines_of(node)
+            self._store(lines, node, "one element of each line is read")
         elif isinstance(node, Gather | Merge):
             taken = uncopied(node.arg)
             computed = [] if source(taken) is not None else [taken]
@@ -179,6 +184,23 @@ class Cuts:
         ):
             self._part(node)
         self._needs[node.number] = self._read(node)
+
+    def _lines_of(self, node: View) -> list[Node]:
+        """Return the lines of which a view has one element, which no thread keeps."""
+        every = zip(node.index, node.arg.shape, strict=True)
+        extents = {
+            extent
+            for each, extent in every
+            if all(node.shape[axis] == 1 for axis in each.axes)
+        }
+        lines = [self.nodes[n] for n in self.seen(node.arg) - {MOVED}]
+        return [
+            line
+            for line in lines
+            if isinstance(line, Along)
+            and (extent := line.shape[line.axis]) in extents
+            and extent * sum(k.bytes for k in kinds_of(line)) > LINES_BYTES["cuda"]
+        ]
 
     def _reduce(self, node: Walk) -> None:
         """Cut what a reduction reads, unless one kernel computes all of it."""
