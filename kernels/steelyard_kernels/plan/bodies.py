@@ -97,13 +97,12 @@ class Body:
     @cached_property
     def memory(self) -> tuple[Node, ...]:
         """The arrays and values that lie in memory before the first turn."""
-        loop = self.loop
-        read = [self._read(node).node for node in self._every if self._is_read(node)]
-        found = [node for node in read if not isinstance(node, Parameter)]
-        found += loop.inits
+        found = [self._read(node).node for node in self._every if self._is_read(node)]
+        found += self.loop.inits
         if isinstance(self.length, Node) and not isinstance(self.length, Scalar):
             found.append(self.length)
-        return tuple(dict.fromkeys(found))
+        kept = [node for node in found if not isinstance(node, Parameter)]
+        return tuple(dict.fromkeys(kept))
 
     @property
     def stored(self) -> tuple[Node, ...]:

@@ -108,8 +108,9 @@ def spelled(node: Node, width: int) -> int:
 
 def elements(node: Node) -> int:
     """Return how many elements registers hold for a node; of an order, compared ones."""
-    order = isinstance(node, Along) and node.op == "order"
-    return prod(node.shape) * (node.shape[node.axis] if order else 1)
+    if isinstance(node, Along) and node.op == "order":
+        return prod(node.shape) * node.shape[node.axis]
+    return prod(node.shape)
 
 
 def line_steps(node: Along) -> tuple[int, int]:
