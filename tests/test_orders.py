@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import simt
+import simt_tiles
 from corpus import SPECIAL
 
 from steelyard_kernels import array as xp
@@ -108,7 +109,8 @@ def ran(program, arrays):
         made = strategies.lower(part, strategies.heuristic(part, GPU), GPU)
         reads = zip(part.inputs, launch.reads, strict=True)
         given = [values[home].reshape(each.shape) for each, home in reads]
-        found = simt.launch(part, made, given)
+        run = simt_tiles.launch if made.kernel.cluster > 1 else simt.launch
+        found = run(part, made, given)
         for name, want in evaluate(part, given).items():
             np.testing.assert_array_equal(found[name].reshape(want.shape), want)
         values |= zip(launch.writes, found.values(), strict=True)
