@@ -206,11 +206,8 @@ class _Placing:
         groups, value = self.groups, stored(output)
         source = self.program.inputs[output.updates]
         writer = groups.of[value.number]
-        if source in writer.reads:
-            into = [source.number if node is value else None for node in writer.values]
-            made, _ = groups.pieces.of(writer.values, groups.memory(writer), into)
-            if not groups.once(is_kernel, made):
-                return False
+        if source in writer.reads and not self._overwrites(writer, value, source):
+            return False
         return groups.put_behind(writer, groups.readers(source))
 
     def plan(self) -> Plan:
@@ -248,16 +245,22 @@ class _Placing:
 
     def _under(self, group: Group, node: Node, reads: Iterable[Node]) -> Node | None:
         """Return which of some stored values a launch may overwrite with another."""
-        memory = self.groups.memory(group)
         for read in reads:
             alike = (read.shape, read.dtype) == (node.shape, node.dtype)
             if isinstance(read, Input) or not alike:
                 continue
-            into = [read.number if each is node else None for each in group.values]
-            made, _ = self.groups.pieces.of(group.values, memory, into)
-            if self.groups.once(is_kernel, made):
+            if self._overwrites(group, node, read):
                 return read
         return None
+
+    def _overwrites(self, group: Group, value: Node, read: Node) -> bool:
+        """Say whether a launch may store a value where it reads another; turns do not."""
+        groups = self.groups
+        if groups.body(group):
+            return False
+        into = [read.number if each is value else None for each in group.values]
+        made, _ = groups.pieces.of(group.values, groups.memory(group), into)
+        return groups.once(is_kernel, made)
 
     def _laid(self, order: Sequence[Group], over: Mapping[int, Node]) -> Plan:
         """Return the plan in which some values are written over others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from steelyard_kernels.errors import CompilerBug, KernelError
+from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.plan.groups import Groups
 from steelyard_kernels.plan.pieces import Group
 from steelyard_kernels.schedule.schedule import Part, Schedule
@@ -41,6 +42,9 @@ class Given(Groups):
             values = [nodes[place] for place in sorted(part.values)]
             again = frozenset(nodes[place].number for place in part.again)
             self.add(Group(values, frozenset(), again))
+        read = [node for group in self.every for node in group.reads]
+        if any(not isinstance(n, Input) and n.number not in self.stored for n in read):
+            raise self._refusal("leaves out what turns of a loop read; store that too")
         try:
             self.order()
         except CompilerBug:
