@@ -37,9 +37,15 @@ def _least_of(ranges: Ranges, a: Polynomial, b: Polynomial) -> Polynomial:
         return a
     if ranges.holds(plus(a, b, -1)):
         return b
-    unit = gcd(*[n if isinstance(n, int) else 1 for n in (*a.values(), *b.values())])
-    a, b = (plus(NONE, each, Fraction(1, unit)) for each in (a, b))
+    unit, a, b = _reduced(a, b)
     return times(constant(unit), ranges.atom([(a, b)], [(a,), (b,)]))
+
+
+def _reduced(a: Polynomial, b: Polynomial) -> tuple[int, Polynomial, Polynomial]:
+    """Return what two numbers are multiples of, and how many times."""
+    unit = gcd(*[n if isinstance(n, int) else 1 for n in (*a.values(), *b.values())])
+    share = Fraction(1, unit or 1)
+    return unit, plus(NONE, a, share), plus(NONE, b, share)
 
 
 def _most_of(ranges: Ranges, a: Polynomial, b: Polynomial) -> Polynomial:
@@ -50,6 +56,7 @@ def _quotient(ranges: Ranges, a: Polynomial, b: Polynomial) -> Polynomial:
     """Return a / b of numbers that are at least 0, the divisor one term."""
     if len(b) != 1 or not ranges.holds(a) or not ranges.holds(plus(b, ONE, -1)):
         return ranges.atom()
+    _, a, b = _reduced(a, b)
     key = frozenset(a.items()), frozenset(b.items())
     if key not in ranges.divided:
         ranges.divided[key] = _divided(ranges, a, b)

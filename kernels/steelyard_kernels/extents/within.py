@@ -49,8 +49,7 @@ from steelyard_kernels.ir.loops import (
 )
 from steelyard_kernels.ir.printing import statement_text
 
-Facts: TypeAlias = list[Polynomial]
-"""Polynomials that are at least 0 where a condition holds."""
+Facts: TypeAlias = list[Polynomial]  # at least 0 where a condition holds
 
 WAITS: Final = ("mma_", "computed")
 """What effects on registers begin with that say how many groups they wait for."""
@@ -188,6 +187,8 @@ class Within:
         args = [x for x in at.args if x.type.dtype.kind == "int"]
         if at.op == "where":
             both = (self.of(args[0]), self.of(args[1]))
+            if not any(both[1].values()):  # none but where a condition holds
+                self.conditions[at.var] = self.condition(at)
             if at.args[0] in self.ends and self.ends[at.args[0]][0] == both[1]:
                 self.rings[at.var] = *both, self.ends[at.args[0]][1]
             return self.ranges.atom([both], [both])
@@ -209,7 +210,7 @@ class Within:
                 return every[0]
             case "logical_not":
                 return every[0][1], every[0][0]
-            case "bitwise_and":
+            case "bitwise_and" | "where":
                 return [*every[0][0], *every[1][0]], []
             case "bitwise_or":
                 return [], [*every[0][1], *every[1][1]]
@@ -261,7 +262,8 @@ class Within:
                 count = at.args[4 if buffer is at.args[0] else 5]
                 assert not isinstance(count, Buffer | Tensor)
                 element = self.ranges.between(NONE)
-                facts = [less(element, self.of(count))]
+                some = self.conditions.get(count, ([], []))[0]
+                facts = [less(element, self.of(count)), *some]
                 index = plus(index, element)
             elif at.op.startswith("tensor_copy") and buffer is at.args[0]:
                 assert isinstance(at.args[2], Tensor)
