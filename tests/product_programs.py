@@ -2,7 +2,8 @@
 
 Shapes are of the product: rows, columns, depth; of a convolution they are places along
 both axes, features out and features in. A tiling is (warpgroups, columns, stages,
-blocks that divide the depth, blocks that stay), or `by_warps`.
+blocks that divide the depth, blocks that stay), `by_warps`, or, of what tensor cores do not
+multiply, `by_fma`.
 """
 
 from functools import partial
@@ -19,7 +20,7 @@ from steelyard_kernels.group.batch import Candidate
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.contraction import product_of
-from steelyard_kernels.schedule.cores import MMA, WGMMA
+from steelyard_kernels.schedule.cores import FMA, MMA, WGMMA
 from steelyard_kernels.schedule.product_tiling import Tiling
 from steelyard_kernels.targets import device, parse
 
@@ -30,6 +31,11 @@ RAGGED = (100, 72, 136)
 def by_warps(groups, columns, stages, repeats=1, blocks=0, *, split=1):
     """Return a tiling for instructions of warps."""
     return groups, columns, stages, split, blocks, MMA, repeats
+
+
+def by_fma(groups, columns, stages, repeats=1, blocks=0, *, split=1):
+    """Return a tiling for threads that multiply by FMA."""
+    return groups, columns, stages, split, blocks, FMA, repeats
 
 
 def by_threads(groups, columns, stages, blocks=0, *, split=1):
@@ -153,6 +159,42 @@ CASES = [
     ("strided", (9, 48, 24), "bfloat16", (1, 48, 4)),
     ("dilated", (8, 32, 32), "float16", (1, 32, 5, 1, 2)),
     ("first", (7, 40, 8), "float16", (1, 64, 2)),
+]
+EXACT = [
+    ("product", (64, 32, 64), "float32", by_fma(1, 32, 2)),
+    ("product", (2, 3, 1), "float32", by_fma(1, 32, 1)),
+    ("product", (67, 71, 131), "float32", by_fma(1, 64, 2)),
+    ("linear", (67, 71, 131), "float64", by_fma(1, 64, 3)),
+    ("linear", (130, 136, 136), "float32", by_fma(2, 128, 2, 1, 2)),  # blocks that stay
+    ("product", (130, 72, 140), "float32", by_fma(1, 64, 2, 2, split=2)),
+    ("linear", (70, 128, 264), "float64", by_fma(1, 128, 2, split=2)),
+    ("product", (300, 71, 70), "float32", by_fma(4, 64, 2)),
+    ("product", (200, 40, 48), "float32", by_fma(3, 32, 2)),  # turns cross patches
+    ("of_transposed", (104, 72, 136), "float64", by_fma(3, 64, 3)),
+    ("bias_relu", RAGGED, "float32", by_fma(1, 96, 3, 2)),
+    ("residual", RAGGED, "float64", by_fma(1, 128, 3)),
+    ("in_place", (128, 96, 72), "float32", by_fma(1, 96, 2, 2)),
+    ("scaled", (70, 40, 33), "float64", by_fma(2, 32, 2)),
+    ("two_outputs", RAGGED, "float32", by_fma(1, 64, 2)),
+    ("batched", (72, 40, 72), "float32", by_fma(1, 32, 2, 1, 4)),
+    *[
+        (name, (70, 40, 131), dtype, by_fma(1, 32, 2))
+        for name in ("product", "linear")
+        for dtype in ("int16", "uint16", "int32", "uint32", "int64", "uint64")
+    ],
+    # Of two dtypes, of which threads widen one.
+    ("in_float32", (67, 71, 136), "float32 float16", by_fma(1, 64, 2)),
+    ("linear_in_float32", (67, 72, 136), "bfloat16 float32", by_fma(1, 64, 2)),
+    ("linear_in_float32", (67, 72, 136), "float8_e5m2 float32", by_fma(1, 64, 2)),
+    ("product", (67, 71, 136), "float64 float32", by_fma(2, 64, 2)),
+    ("product", (67, 71, 136), "int64 uint16", by_fma(2, 64, 2)),
+    ("in_int32", (67, 72, 136), "int16 uint8", by_fma(1, 64, 2)),
+    ("window", (9, 40, 16), "float32", by_fma(1, 64, 2)),
+    ("window", (6, 24, 3), "int32", by_fma(1, 32, 1)),
+    ("strided", (9, 48, 24), "float64", by_fma(1, 64, 2)),
+    ("dilated", (8, 32, 32), "float32", by_fma(1, 32, 2, 1, 2)),
+    ("pointwise", (9, 64, 72), "float32", by_fma(1, 64, 2)),
+    ("first", (7, 40, 8), "float32", by_fma(1, 64, 2)),  # turned windows
 ]
 
 
@@ -330,9 +372,8 @@ def drawn(made, shape, dtype, seed=0):
         kept = dtypes.of(names[min(place, len(names) - 1)])
         values = rng.standard_normal(each)
         if kept.kind == "int":
-            values = rng.integers(
-                int(kept.smallest), int(kept.largest), each, endpoint=True
-            )
+            ends = int(kept.smallest), int(kept.largest)
+            values = rng.integers(*ends, each, kept.numpy, endpoint=True)
         found.append(values.astype(kept.numpy))
     return found
 

@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 import simt
+import simt_tiles
 from gradients import check
 
 from steelyard_kernels import array as xp
@@ -166,8 +167,10 @@ def test_a_gpu_s_threads_give_the_same(name, x, w, how):
     program = simplify(made_of(name, how).program(x, w))
     answer, bound = expected(name, x, w, how)
     gpu = GPUS["sm_90a"]
-    low = strategies.lower(program, strategies.heuristic(program, gpu), gpu)
-    (found,) = simt.launch(program, low, [x, w], {}).values()
+    schedule = strategies.heuristic(program, gpu)
+    low = strategies.lower(program, schedule, gpu)
+    run = simt_tiles if schedule.multiplies_tiles else simt
+    (found,) = run.launch(program, low, [x, w], {}).values()
     assert (np.abs(found - answer) <= bound).all()
 
 

@@ -1,4 +1,4 @@
-"""Matrix products on tensor cores, as far as no GPU is needed."""
+"""Matrix products by tiles, as far as no GPU is needed."""
 
 import re
 
@@ -28,12 +28,15 @@ from steelyard_kernels.ir.loops import Buffer, Multiply, Tile
 from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.plan.partition import partition
 from steelyard_kernels.schedule import strategies
+from steelyard_kernels.schedule.schedule import Place
 from steelyard_kernels.targets import device, parse
 
 TARGET = "cuda:sm_90a"
 
 
-@pytest.mark.parametrize(("name", "shape", "dtype", "numbers"), programs.CASES)
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype", "numbers"), programs.CASES + programs.EXACT
+)
 def test_simulated_blocks_agree_with_the_oracle(name, shape, dtype, numbers):
     """Every index, phase and byte count, with tasks in random order."""
     made = getattr(programs, name)
@@ -168,6 +171,67 @@ def test_nvrtc_takes_products_by_warps(nvrtc, target, name, shape):
         assert isinstance(built, Artifact), built.error
         assert built.code.resources.tensor_core >= 8
         assert built.code.spill_stores == 0
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_80", "cuda:sm_90a", "cuda:sm_120a"])
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype"),
+    [
+        ("product", (1024, 1024, 1024), "float32"),
+        ("bias_relu", (997, 1009, 1013), "float32"),
+        ("linear", (1024, 1024, 1024), "float64"),
+        ("product", (1024, 1024, 1024), "int32"),
+        ("window", (28, 64, 64), "float32"),
+    ],
+)
+def test_nvrtc_takes_products_by_fma(nvrtc, target, name, shape, dtype):
+    """The chosen one and a large one, which spill nothing."""
+    made, gpu = getattr(programs, name), device(parse(target))
+    program = simplify(made.program(*drawn(made, shape, dtype)))
+    likely = strategies.rank(program, gpu)
+    fits = [each for each, _ in likely if Place.FMA in each.places]
+    assert len(fits) >= 24
+    assert likely[0][0] in fits or gpu.lanes[1] < 16
+    most = max(fits, key=lambda each: strategies.estimated_registers(program, each))
+    for schedule in (fits[0], most):
+        built = build(program, schedule, target=target, levels=frozenset())
+        assert isinstance(built, Artifact), built.error
+        assert built.code.spill_stores == 0, schedule.label
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        (programs.by_fma(2, 96, 2, split=2), "divides 96 columns among 2 parts"),
+        (
+            programs.by_fma(1, 288, 2),
+            "of 288 columns; choose a multiple of 32 up to 256",
+        ),
+        (programs.by_fma(4, 128, 2, 2), "registers a thread, 512 threads leave 128"),
+        (programs.by_fma(1, 64, 1), "has 1 stages; choose 2 to 10"),
+        (programs.by_warps(1, 64, 2), "multiplies tiles by mma.sync, which code for"),
+    ],
+)
+def test_a_tiling_by_fma_that_does_not_fit_says_why(numbers, said):
+    """What was seen, and what to choose."""
+    arrays = drawn(programs.product, (256, 256, 320), "float32")
+    with pytest.raises(KernelError, match=said):
+        lowered(programs.product, arrays, numbers)
+
+
+@pytest.mark.parametrize(
+    ("made", "dtypes"),
+    [
+        (lambda x, w: x @ xp.tf32(w), "float32 float32"),  # computed, of one factor
+        (programs.softmax.function, "float32 float32"),  # rows of sums
+    ],
+)
+def test_what_threads_do_not_multiply_by_fma_is_walked(made, dtypes):
+    """No tiles, and no failure."""
+    shapes = (64, 64), (64, 64)
+    arrays = [np.zeros(x, d) for x, d in zip(shapes, dtypes.split(), strict=True)]
+    program = simplify(kernel(made).program(*arrays))
+    assert not strategies.heuristic(program, H200).multiplies_tiles
 
 
 @pytest.mark.parametrize(

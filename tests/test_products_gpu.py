@@ -66,7 +66,9 @@ def factors(name, arrays):
     return x, w.T if name.startswith("linear") else w
 
 
-@pytest.mark.parametrize(("name", "shape", "dtype", "numbers"), programs.CASES)
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype", "numbers"), programs.CASES + programs.EXACT
+)
 def test_every_kind_of_tiling_agrees_with_the_oracle(
     hopper, name, shape, dtype, numbers
 ):

@@ -139,6 +139,12 @@ class Builder:
         """Return the mask of the lanes below `count`."""
         return self._made("mask_below", typed(bool_, lanes), self.number(count))
 
+    def added(self, x: Operand, y: Operand, total: Operand) -> Operand:
+        """Add a product to a total; of floats it is not rounded before."""
+        if total.type.dtype.kind == "float":
+            return self.let("fma", x, y, total)
+        return self.let("add", total, self.let("multiply", x, y))
+
     def both(self, mask: Operand | None, other: Operand | None) -> Operand | None:
         """Return the conjunction of two masks, of which None always holds."""
         if mask is None or other is None:

@@ -307,15 +307,8 @@ def multiplied(
             one = b.load(left.buffer, b.at("add", row, each * left.apart))
             wide = b.splat(one, lanes)
             for vector in vectors:
-                found.append(_added(b, wide, vector, sums[len(found)]))
+                found.append(b.added(wide, vector, sums[len(found)]))
         loop.yields(
             *found, b.at("add", row, left.step), b.at("add", column, right.step)
         )
     return loop.results[:-2]
-
-
-def _added(b: Builder, x: Operand, y: Operand, total: Operand) -> Operand:
-    """Emit a sum with one more product."""
-    if total.type.dtype.kind == "float":
-        return b.let("fma", x, y, total)
-    return b.let("add", total, b.let("multiply", x, y))

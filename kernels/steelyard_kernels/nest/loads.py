@@ -22,6 +22,7 @@ from steelyard_kernels.nest.sums import Position
 from steelyard_kernels.schedule.contraction import LINE, UNIT, Factor
 from steelyard_kernels.schedule.product_tiling import ROWS, Tiling
 
+ROWS_BESIDE = LINE // UNIT  # whose units lie in unlike banks
 LEAST_COPIED = 4  # bytes of an asynchronous copy
 MOST_LOADS = 64  # of a thread on their way at a time
 
@@ -32,7 +33,8 @@ class Source:
 
     A thread takes so many `lanes` at a time; `copied`: asynchronously. A row in shared
     memory has `width` elements. Its own axes are those of a `loop`. `whole`: every step
-    is within the depth.
+    is within the depth. Threads walk along rows, or first along `beside` of them: then
+    neighbours read neighbours of what is turned, and their stores meet no bank twice.
     """
 
     factor: Factor
@@ -44,6 +46,7 @@ class Source:
     array: Buffer
     memory: Buffer
     whole: bool
+    beside: int = 1
 
     @property
     def lanes(self) -> int:
@@ -52,8 +55,10 @@ class Source:
 
     def walked(self, box: int, turn: int) -> tuple[int, int]:
         """Return how far along its own axes and the depth a turn of a box is."""
-        rows = turn // self.width
-        return (box, rows) if self.factor.across else (box + rows, 0)
+        rows, rest = divmod(turn, self.width * self.beside)
+        if self.factor.across:
+            return box, rows
+        return box + rows * self.beside, rest // self.beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +90,30 @@ def sources_of(
         (product.columns, "columns", j, n, tiling.columns, tiling.chunk),
     ):
         if not (bulk and factor.bulk):
+            alike = factor.source.dtype.bytes == product.dtype.bytes
+            copied = factor.lanes * product.dtype.bytes >= LEAST_COPIED
             source = Source(
                 factor,
                 loop,
                 (extent, depth),
                 count,
                 chunk if factor.across else product.step,
-                not bulk and factor.lanes * product.dtype.bytes >= LEAST_COPIED,
+                not bulk and copied and alike,
                 arrays[factor.source.index],
                 memory[name],
                 tiling.steps * tiling.split * product.step == depth,
+                _beside(tiling, factor),
             )
             found.append(source)
     return found
+
+
+def _beside(tiling: Tiling, factor: Factor) -> int:
+    """Return how many rows threads walk along first, where all turns are so far apart."""
+    patch, threads = ROWS_BESIDE * tiling.product.step, tiling.consumers
+    fits = threads % patch == 0 or patch % threads == 0
+    wanted = tiling.cores.exact and factor.turned and factor.lanes == 1
+    return ROWS_BESIDE if wanted and fits else 1
 
 
 class Loads:
@@ -145,10 +161,19 @@ class Loads:
     def _places(self, source: Source, first: Operand) -> tuple[Operand, Operand]:
         """Emit a thread's place along a source's own axes and along its depth."""
         b = self.b
-        element = b.at("multiply", self.thread, source.lanes)
-        row, column = (b.at(x, element, source.width) for x in ("div", "rem"))
+        row, column = self._place(source)
         own, deep = (column, row) if source.factor.across else (row, column)
         return b.at("add", first, own), deep
+
+    def _place(self, source: Source) -> tuple[Operand, Operand]:
+        """Emit the first row of a box, and its element, that a thread takes."""
+        b, beside = self.b, source.beside
+        element = b.at("multiply", self.thread, source.lanes)
+        row, column = (b.at(x, element, source.width * beside) for x in ("div", "rem"))
+        if beside > 1:
+            further = b.at("rem", column, beside)
+            row = b.at("add", b.at("multiply", row, beside), further)
+        return row, b.at("div", column, beside)
 
     def _through(self, start: Start, at: Position, opened: ExitStack) -> Start:
         """Emit where windows are at a thread's rows, which each step begins with."""
@@ -191,6 +216,9 @@ class Loads:
             deep=b.at("add", start.deep, depth),
         )
         element = b.at("multiply", self.thread, source.lanes)
+        if source.beside > 1:
+            line, deep = self._place(source)
+            element = b.at("add", b.at("multiply", line, self.line), deep)
         near: dict[int, Operand] = {}  # units lie alike in every 8 lines
         alike = self.line * (LINE // UNIT)
         size = (source.width if source.factor.across else source.count) * self.line
@@ -198,11 +226,13 @@ class Loads:
         whole, part = list[_Turn](), list[_Turn]()
         for box, turn in self._boxes(source):
             inner = turn % alike
+            if source.beside > 1:
+                inner //= source.beside
             if inner not in near:
                 at = b.at("add", element, inner)
                 at = self._swizzled(at, source.width)
                 near[inner] = b.at("add", at, begin)
-            to = b.at("add", near[inner], box * self.line + turn - inner)
+            to = b.at("add", near[inner], box * self.line + turn - turn % alike)
             (part if turn + every > size else whole).append((box, turn, to))
         self._turns(there, whole)
         if part:
@@ -221,11 +251,11 @@ class Loads:
                 continue
             exist = None if some is None else b.let("greater", some, b.number(0))
             mask = exist and b.splat(exist, source.lanes)
-            aligned = source.lanes * self.size
+            aligned = source.lanes * source.array.dtype.bytes
             value = b.load(source.array, at, source.lanes, mask, aligned)
-            loaded.append((to, value))
-        for to, value in loaded:
-            b.store(source.memory, to, value, alignment=source.lanes * self.size)
+            loaded.append((to, b.cast(value, source.memory.dtype)))
+        for to, wide in loaded:
+            b.store(source.memory, to, wide, alignment=source.lanes * self.size)
 
     def _found(
         self, start: Start, turns: list[_Turn]

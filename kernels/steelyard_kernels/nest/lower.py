@@ -61,7 +61,7 @@ def lower(
 def lower_product(
     program: Program, schedule: Schedule, device: Gpu, *, aligned: bool
 ) -> Lowered:
-    """Return the loop-level kernel of matrix products for tensor cores.
+    """Return the loop-level kernel of matrix products by tiles.
 
     Raises KernelError for a schedule that does not fit.
     """
@@ -69,6 +69,7 @@ def lower_product(
     from steelyard_kernels.nest.attention import Attended
     from steelyard_kernels.nest.attention_threads import ByWarps
     from steelyard_kernels.nest.product_bulk import InBulk
+    from steelyard_kernels.nest.product_fma import ByFma
     from steelyard_kernels.nest.product_threads import ByThreads
 
     tiling = tiling_for(nest_of(program), schedule, device, aligned=aligned)
@@ -76,7 +77,8 @@ def lower_product(
         return weighted.lower(tiling)
     if isinstance(tiling, AttentionTiling):
         return (Attended if tiling.bulk else ByWarps)(tiling).emit()
-    return (InBulk if tiling.bulk else ByThreads)(tiling).emit()
+    by = ByFma if tiling.cores.exact else ByThreads
+    return (InBulk if tiling.bulk else by)(tiling).emit()
 
 
 def lower_blocks(program: Program, schedule: Schedule, machine: Machine) -> Lowered:

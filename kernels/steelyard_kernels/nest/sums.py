@@ -1,7 +1,7 @@
 """What follows from a tile's sums, emitted as all values are, and its stores.
 
-A thread has, of each 8 columns, two neighbours in two rows that are 8 apart. Halves go
-through shared memory where rows are long enough, so that a warp stores whole sectors.
+A thread has, of each 8 columns, two neighbours in two rows that are 8 apart; by FMA, of
+each 32 columns, two in eight such rows. Halves of tensor cores go through shared memory where rows are long enough, so that a warp stores whole sectors.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.nest.axes import Stored
 from steelyard_kernels.nest.gpu_emitter import GpuEmitter
 from steelyard_kernels.nest.offsets import At
 from steelyard_kernels.schedule.contraction import HALF, UNIT, Product
 from steelyard_kernels.schedule.gpu import WARP
-from steelyard_kernels.schedule.product_tiling import Tiling
+from steelyard_kernels.schedule.product_tiling import GROUP, Tiling
+from steelyard_kernels.schedule.product_tiling import ROWS as ROWS_OF_GROUP
 from steelyard_kernels.schedule.warp import Group
 
 ROWS = 16  # of a warp
@@ -39,11 +41,29 @@ class Position:
 class _Chunk:
     """Columns that are computed together: their places, and which exist (None: all)."""
 
-    first: int  # of the tile's groups of 8
+    first: int  # of the tile's groups of columns
     count: int
     columns: list[Operand]
     exist: list[Operand | None]
     known: dict[object, Operand]
+
+
+def lane_of(b: Builder, thread: Operand) -> tuple[Operand, Operand]:
+    """Emit the first row and column of a thread that multiplies by FMA.
+
+    A warp has 8 rows and 8 columns of every 32. Neighbours read one row, lanes that are 2
+    apart one pair of columns: then a warp's loads of 16 bytes take half as long.
+    """
+
+    def bits(lowest: int, count: int, times: int) -> Operand:
+        shifted = b.at("div", thread, 1 << lowest)
+        return b.at("multiply", b.at("rem", shifted, 1 << count), times)
+
+    group = b.at("multiply", b.at("div", thread, GROUP), ROWS_OF_GROUP)
+    down = b.at("add", group, b.at("add", bits(1, 2, 1), bits(4, 1, 4)))
+    return down, b.at(
+        "add", bits(5, 2, APART), b.at("add", bits(0, 1, 2), bits(3, 1, 4))
+    )
 
 
 class Sums:
@@ -93,18 +113,23 @@ class Sums:
         _, m, n, _ = self.product.extents
         self.warp = b.at("div", self.thread, WARP)
         self.lane = b.at("rem", self.thread, WARP)
-        top = b.at("add", at.row, b.at("multiply", self.warp, ROWS))
-        row = b.at("add", top, b.at("div", self.lane, 4))
-        both = [row, b.at("add", row, APART)]
+        pairs, lines = self.tiling.cores.pairs, self.tiling.cores.lines
+        if self.tiling.cores.exact:
+            down, over = lane_of(b, self.thread)
+            row = b.at("add", at.row, down)
+        else:
+            top = b.at("add", at.row, b.at("multiply", self.warp, ROWS))
+            row = b.at("add", top, b.at("div", self.lane, 4))
+            over = b.at("multiply", b.at("rem", self.lane, 4), 2)
+        every = [b.at("add", row, line * APART) for line in range(lines)]
         whole = m % self.tiling.tall == 0
-        self.rows, self.exist = self._inside(both, 1, m, whole=whole)
-        pair = b.at("multiply", b.at("rem", self.lane, 4), 2)
-        column = b.at("add", at.column, pair)
-        groups = self.tiling.owned // 8
-        for first in range(0, groups, self.tiling.taken // 8):
-            count = min(self.tiling.taken // 8, groups - first)
+        self.rows, self.exist = self._inside(every, 1, m, whole=whole)
+        column = b.at("add", at.column, over)
+        groups = self.tiling.owned // pairs
+        for first in range(0, groups, self.tiling.taken // pairs):
+            count = min(self.tiling.taken // pairs, groups - first)
             places = [
-                b.at("add", column, 8 * k + lane)
+                b.at("add", column, pairs * k + lane)
                 for k in range(first, first + count)
                 for lane in range(0, 2, self.lanes)
             ]
@@ -171,7 +196,8 @@ class Sums:
         """Emit the sums of one place, in the type that they have there."""
         _, i, j, _ = self.product.axes
         group, lane = divmod(at[j] * self.lanes, 2)
-        first = self.first + 4 * (chunk.first + group) + 2 * at[i] + lane
+        four = 2 * self.tiling.cores.lines
+        first = self.first + four * (chunk.first + group) + 2 * at[i] + lane
         found = self.b.load(sums, first, self.lanes)
         return self.b.cast(found, self.product.sums.total.node.dtype)
 

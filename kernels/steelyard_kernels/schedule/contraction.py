@@ -1,4 +1,4 @@
-"""Matrix products by tensor cores: which nests are one, and how its factors lie.
+"""Matrix products by a GPU's tiles: which nests are one, and how its factors lie.
 
 A convolution is one too: its rows are the places of windows, along several axes, and its
 depth is that of a window. An array that is read so is no matrix, but lies at an index of
@@ -8,11 +8,22 @@ all these axes, with guards where windows reach beyond it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Final, TypeAlias
 
-from steelyard_kernels.dtypes import HALVES, STORED, TENSOR, DType, float32, int32
+from steelyard_kernels.dtypes import (
+    HALVES,
+    INTEGERS,
+    STORED,
+    TENSOR,
+    DType,
+    float32,
+    float64,
+    int32,
+    int64,
+    widens,
+)
 from steelyard_kernels.expression.expr import Apply, Cast, Input, Node, View
 from steelyard_kernels.expression.indices import Index, Part, axis
 from steelyard_kernels.nest.axes import Nest, Stored, Value, names_of
@@ -23,6 +34,8 @@ LINE: Final = 128  # bytes of a row in shared memory: a step along the depth
 INSTRUCTION: Final = 32  # bytes of each row that one instruction multiplies
 UNIT: Final = 16  # bytes that every stride of a bulk copy is a multiple of
 MOST_BATCH: Final = 3  # axes, beside the two of a matrix: a tensor has up to five
+# What threads multiply by FMA.
+EXACT: Final = (*HALVES, *STORED, float32, float64, *INTEGERS)
 
 
 Axes: TypeAlias = tuple[int, ...]
@@ -65,8 +78,9 @@ class Factor:
 class Product:
     """A nest that is the products of rows and columns, and what is made of each sum.
 
-    Rows are of `dtype`, columns of as many bytes. `axes` are those of the batch, the rows, the columns and the reduced ones, by their
-    numbers among `loops`: axes of the nest that are walked as one.
+    Rows are of `dtype`, columns of as many bytes, or both are of the wider of two. `axes` are those of the batch, the rows, the columns and the reduced ones, by their
+    numbers among `loops`: axes of the nest that are walked as one. `exact`: by FMA, what
+    tensor cores do not multiply.
     """
 
     sums: Contraction
@@ -75,6 +89,7 @@ class Product:
     rows: Factor
     columns: Factor
     loops: tuple[tuple[int, ...], ...]
+    exact: bool = field(default=False, kw_only=True)
 
     @property
     def step(self) -> int:
@@ -93,13 +108,21 @@ class Product:
 
     @property
     def added(self) -> DType:
-        """What tensor cores add products up in."""
-        return float32 if self.dtype.kind == "float" else int32
+        """What products are added up in; integers wrap, so that half of them have one."""
+        wide = self.exact and self.sums.dtype.bytes == int64.bytes
+        if self.dtype.kind == "float":
+            return float64 if wide else float32
+        return int64 if wide else int32
 
     @property
     def promotes(self) -> bool:
         """Whether sums of a step are added to others apart: cores keep few bits of them."""
         return self.dtype in STORED
+
+    def lying(self, factor: Factor) -> DType:
+        """Return what a factor's elements are in shared memory: as wide as the other's."""
+        own = factor.source.dtype
+        return own if own.bytes == self.dtype.bytes else self.dtype
 
     def names(self, loop: int) -> str:
         """Return the names of a loop's axes."""
@@ -161,10 +184,37 @@ class Product:
 
 
 def product_of(nest: Nest) -> Product | str:
-    """Return the product that a nest is, or why it is none for tensor cores."""
+    """Return the product that a nest is, or why it is none for tensor cores or FMA."""
     found = contraction_of(nest, reduces=True)
     if isinstance(found, str):
         return found
+    factors = _of_tensor_cores(found)
+    exact = isinstance(factors, str)
+    if isinstance(factors, str):
+        factors = _of_threads(found, factors)
+    if isinstance(factors, str):
+        return factors
+    own, depth = (found.rows, found.columns), found.depth
+    batch = [(axis,) for axis in found.outer]
+    if len(batch) > MOST_BATCH or not all((*own, depth)):
+        return "has not rows of one array and columns of the other, in one batch"
+    loops = tuple(sorted((*batch, *own, depth)))
+    i, j, k = (loops.index(each) for each in (*own, depth))
+    dtype = max([v.node.dtype for v in factors], key=lambda x: x.bytes)
+    rows, columns = (
+        factor_of(found.nest, v, (axes, depth), batch, exact=exact)
+        or _window(found.nest, v, axes, depth, exact=exact)
+        for v, axes in zip(factors, own, strict=True)
+    )
+    if exact:
+        few = UNIT // dtype.bytes
+        rows, columns = (replace(x, lanes=min(x.lanes, few)) for x in (rows, columns))
+    axes = tuple([loops.index(each) for each in batch]), i, j, k
+    return Product(found, dtype, axes, rows, columns, loops, exact=exact)
+
+
+def _of_tensor_cores(found: Contraction) -> tuple[Value, Value] | str:
+    """Return the arrays that tensor cores multiply, or why there are none."""
     sums = found.reduction.node.dtype
     integers = sums.kind == "int" and found.dtype.bytes <= int32.bytes
     if sums not in {float32, *HALVES} and not integers:
@@ -176,27 +226,38 @@ def product_of(nest: Nest) -> Product | str:
     wide = max(each.bytes for each in pair)  # those of one byte go together
     if (len(pair) > 1 < wide) or {x.kind for x in pair} != {sums.kind}:
         return f"multiplies {a.node.dtype} by {b.node.dtype} in {sums}"
-    own, depth = (found.rows, found.columns), found.depth
-    batch = [(axis,) for axis in found.outer]
-    if len(batch) > MOST_BATCH or not all((*own, depth)):
-        return "has not rows of one array and columns of the other, in one batch"
-    loops = tuple(sorted((*batch, *own, depth)))
-    i, j, k = (loops.index(each) for each in (*own, depth))
-    rows, columns = (
-        factor_of(found.nest, v, (axes, depth), batch)
-        or _window(found.nest, v, axes, depth)
-        for v, axes in zip((a, b), own, strict=True)
+    return a, b
+
+
+def _of_threads(found: Contraction, why: str) -> tuple[Value, Value] | str:
+    """Return the arrays that threads multiply by FMA, or `why` tensor cores do not."""
+    a, b = (
+        array_of(v, guarded=True, kinds=EXACT, exact=True)
+        for v in (found.left, found.right)
     )
-    axes = tuple([loops.index(each) for each in batch]), i, j, k
-    return Product(found, a.node.dtype, axes, rows, columns, loops)
+    if a is None or b is None or found.reduces:
+        return why
+    fits = multiplies(a.node.dtype, b.node.dtype, found.dtype)
+    return (a, b) if fits else why
+
+
+def multiplies(one: DType, other: DType, sums: DType) -> bool:
+    """Say whether threads add up products of two dtypes by FMA, as the wider of them."""
+    narrow, wide = sorted([one, other], key=lambda x: x.bytes)
+    fits = narrow.bytes == wide.bytes or widens(narrow, wide)
+    return fits and narrow.kind == wide.kind == sums.kind != "bool"
 
 
 def array_of(
-    value: Value, *, guarded: bool = False, kinds: Sequence[DType] = HALVES
+    value: Value,
+    *,
+    guarded: bool = False,
+    kinds: Sequence[DType] = HALVES,
+    exact: bool = False,
 ) -> Value | None:
     """Return the array that a value is, widened or not; if it may, with guards.
 
-    An array of float32 is one only as tf32.
+    An array of float32 is one only as tf32, or `exact`, which nothing cuts.
     """
     guards, cut = set(value.guards), False
     while value.source is None and keeps(value.node):
@@ -206,7 +267,8 @@ def array_of(
     whole = isinstance(value.source, Input) and not value.step
     plain = whole and guards == set(value.guards) and (guarded or not guards)
     dtype = value.node.dtype
-    return value if plain and dtype in kinds and cut >= (dtype is float32) else None
+    fits = not cut if exact else cut >= (dtype is float32)
+    return value if plain and dtype in kinds and fits else None
 
 
 def keeps(node: Node) -> bool:
@@ -223,6 +285,8 @@ def factor_of(
     value: Value,
     axes: tuple[Axes, Axes],
     batch: Sequence[Axes],
+    *,
+    exact: bool = False,
 ) -> Factor | None:
     """Return how a matrix lies along its own axes and the depth's; None: it is none."""
     assert isinstance(value.source, Input)
@@ -234,7 +298,7 @@ def factor_of(
     if value.guards or 1 not in {a, b} or min(a, b, *rest) < 0 or not together:
         return None
     across, size = b != 1, value.source.dtype.bytes
-    turned = across and size != HALF  # tensor cores turn halves alone
+    turned = across and (exact or size != HALF)  # tensor cores turn halves alone
     lengths = (b if across else a), *rest, offset.constant
     along = prod([nest.extents[axis] for axis in axes[not across]])
     lanes = 1 if turned else _lanes(size, lengths, along)
@@ -258,19 +322,21 @@ def _lanes(size: int, lengths: Sequence[int], along: int) -> int:
     return 1 if any(length % few for length in (along, *lengths)) else few
 
 
-def _window(nest: Nest, value: Value, own: Axes, depth: Axes) -> Factor:
+def _window(nest: Nest, value: Value, own: Axes, depth: Axes, *, exact: bool) -> Factor:
     """Return how an array lies that is no matrix: with the depth's last axis, or across."""
     assert isinstance(value.source, Input)
     offset, last = value.offset, depth[-1]
     size = value.source.dtype.bytes
-    across = offset.step(last) != 1 and offset.step(own[-1]) == 1 and size == HALF
+    across = offset.step(last) != 1 and offset.step(own[-1]) == 1
+    turned = across and exact
+    across = across and size == HALF and not exact
     lengths = [step for term, step in offset.terms if term != last]
     lengths += [offset.constant, nest.extents[last]]
     free = not any(last in index.axes for index, _ in value.guards)
     lanes = 1
     if offset.step(last) == 1 and free:
         lanes = _lanes(size, lengths, nest.extents[last])
-    return Factor(value.source, across, 0, (), (), 0, lanes, value)
+    return Factor(value.source, across, 0, (), (), 0, lanes, value, turned)
 
 
 def _walk(nest: Nest, offset: Index, group: Axes) -> tuple[int, int]:

@@ -1,7 +1,8 @@
 """What schedules need to know of a GPU: one description an architecture.
 
 Limits of a multiprocessor are those of CUDA's programming guide, table "Technical
-Specifications per Compute Capability". Multiprocessors and rates are of one card of
+Specifications per Compute Capability", its lanes those of "Throughput of Native
+Arithmetic Instructions". Multiprocessors and rates are of one card of
 the architecture, named beside it: predictions rank schedules of one program, and a
 card with more of both keeps the order.
 """
@@ -15,7 +16,7 @@ from typing import Final, Protocol
 from steelyard_kernels.dtypes import STORED, DType, int32
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.ir.loops import INDEX, Type, typed
-from steelyard_kernels.schedule.cores import MMA, WGMMA, Cores
+from steelyard_kernels.schedule.cores import FMA, MMA, WGMMA, Cores
 from steelyard_kernels.schedule.parameters import Slot
 
 WARP: Final = 32
@@ -26,6 +27,8 @@ MOST_REGISTERS: Final = 255  # of a thread: what an instruction can name
 REGISTERS: Final = 1 << 16  # of a multiprocessor
 CLUSTERS: Final = range(1, 9)  # blocks of a cluster that any GPU with them takes
 SURE_CLUSTERS: Final = 0.875  # of those that a whole card would have
+WIDE: Final = 8  # bytes of a dtype
+INTEGER_LANES: Final = 64  # products of integers that a multiprocessor adds in a cycle
 SIDES: Final = 4  # of a multiprocessor, each with a quarter of its registers
 LEAST_REGISTERS: Final = 16  # less than ptxas takes anyway
 STATIC_SHARED: Final = 48 << 10  # bytes that a block has without asking for more
@@ -84,11 +87,27 @@ class Gpu:
     shared_bytes: int = 100 << 10
     cores: tuple[Cores, ...] = (MMA,)
     clusters: bool = False  # whether blocks write in each other's shared memory
+    lanes: tuple[int, int] = (128, 2)  # float32 and float64 that are added at a time
     hands: bool = True  # whether code for it hands values over from block to block
 
     def multiplies(self, dtype: DType) -> bool:
         """Say whether tensor cores multiply arrays of a dtype: float8 since sm_89."""
         return dtype not in STORED or self.arch not in {"sm_80", "sm_86"}
+
+    def fma_lanes(self, dtype: DType) -> int:
+        """Return how many products of a dtype a multiprocessor adds in a cycle.
+
+        Integers of 32 bits take one instruction, at half of the rate of Hopper's floats;
+        those of 64 bits take four of these.
+        """
+        wide = dtype.bytes == WIDE
+        if dtype.kind == "float":
+            return self.lanes[wide]
+        return INTEGER_LANES // (4 if wide else 1)
+
+    def multipliers(self, *, exact: bool) -> tuple[Cores, ...]:
+        """Return what multiplies tiles: tensor cores, or threads that do so by FMA."""
+        return (FMA,) if exact and self.cores else self.cores
 
     @property
     def most_shared(self) -> int:
@@ -158,6 +177,7 @@ GPUS: Final = {
             2048,
             32,
             shared_bytes=164 << 10,
+            lanes=(64, 32),
         ),
         Gpu("sm_86", "A10", 72, 550, 125e3, 6 << 20, 1536, 16),
         Gpu("sm_89", "L40S", 142, 800, 362e3, 96 << 20, 1536, 24),
@@ -173,6 +193,7 @@ GPUS: Final = {
             shared_bytes=228 << 10,
             cores=(WGMMA, MMA),
             clusters=True,
+            lanes=(128, 64),
         ),
         Gpu(
             "sm_100a",
@@ -184,6 +205,7 @@ GPUS: Final = {
             2048,
             32,
             shared_bytes=228 << 10,
+            lanes=(128, 64),
         ),
         Gpu("sm_120a", "RTX 5090", 170, 1600, 209e3, 96 << 20, 1536, 24),
     )

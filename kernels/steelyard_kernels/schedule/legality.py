@@ -12,6 +12,7 @@ from steelyard_kernels.nest.keep import has_columns, has_rows, planner, total_by
 from steelyard_kernels.schedule import contraction, product_tiling
 from steelyard_kernels.schedule.attention import attention_of
 from steelyard_kernels.schedule.contraction import Product
+from steelyard_kernels.schedule.cores import EVERY
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.legality_gpu import (
     cluster_problem,
@@ -82,7 +83,8 @@ def tiling_for(nest: Nest, schedule: Schedule, gpu: Gpu, *, aligned: bool) -> Ti
         raise _refused(nest, schedule, why)
     else:
         tiling = product_tiling.tiling_of(product, schedule)
-        like = Tiling(product, 1, 64, 4)
+        first, *_ = gpu.multipliers(exact=product.exact) or EVERY
+        like = Tiling(product, 1, 64, 4, cores=first)
     if tiling is None:
         label = like.schedule.label
         why = f"cuts products unlike {label}; change only the numbers of that"
@@ -108,9 +110,9 @@ def fused(nest: Nest) -> tuple[type[AttentionTiling], Product] | str:
 
 def _tiles_problem(tiling: Tiling, gpu: Gpu, *, aligned: bool) -> str:
     """Say why no tiling fits, and what to choose instead; "" if some may."""
-    if not gpu.multiplies(tiling.product.dtype):
+    if not (tiling.product.exact or gpu.multiplies(tiling.product.dtype)):
         return f"multiplies tiles of {tiling.product.dtype}, which {gpu.arch} cannot"
-    if tiling.cores not in gpu.cores:
+    if tiling.cores not in gpu.multipliers(exact=tiling.product.exact):
         return (
             f"multiplies tiles by {tiling.cores.name}, which code for this target has not; "
             "choose one of the target's candidates"

@@ -5,7 +5,8 @@ and stores. Rates were fitted to 436 kernels of 19 shapes, both layouts of the c
 in float16 and bfloat16 on an H200, measured warm, and what threads load to 9 shapes of
 windows and odd rows; `tests/regret.py` says what its choices take over the best of the
 measured. By mma.sync the cores' rate is the card's and what warps read of shared memory
-counts besides; the other rates are the H200's, unfitted.
+counts besides; the other rates are the H200's, unfitted. So is what threads take by FMA:
+the rate of such instructions, and a warp's wait for what it reads.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.expression.expr import Apply
 from steelyard_kernels.ops import OPERATIONS
-from steelyard_kernels.schedule.contraction import HALF, LINE, product_of
+from steelyard_kernels.schedule.contraction import HALF, LINE, UNIT, product_of
 from steelyard_kernels.schedule.gpu import SIDES, WARP, Gpu
 from steelyard_kernels.schedule.model import Prediction
 from steelyard_kernels.schedule.product_tiling import (
@@ -45,6 +46,8 @@ ALONE: Final = 6.5  # that a warp waits for each load besides
 EXCHANGE_RATE: Final = 9.9  # bytes a cycle and multiprocessor, between blocks
 STORE_RATES: Final = 6.5, 50.6  # by each thread's own columns, by rows
 CORE_SHARE: Final = 0.78  # of the tensor cores' peak
+FMA_OTHERS: Final = 0.18  # instructions that are issued beside each FMA: not fitted
+READ_LATENCY: Final = 45.0  # cycles from loads of shared memory to products of them
 BY_WARP: Final = 0.62  # of a warpgroup's rate, where both are: not fitted
 ISSUED: Final = 1.25  # cycles of an instruction behind the sums
 # Of these more than the cache of instructions holds come so slowly, of one warp or more.
@@ -139,7 +142,12 @@ def _body(tiling: Tiling, gpu: Gpu, working: int, every: int) -> float:
     l2_rate = L2_RATE * gpu.multiprocessors / CLUSTERS[1]
     shared = every * steps * (rows + columns / tiling.sharing) * LINE / l2_rate
     cycles, read = REPEATS * tiling.groups * max(wide, LEAST_COLUMNS) / 2, 0.0
-    if tiling.cores.by_warp:
+    alone = 0.0
+    if tiling.cores.exact:
+        cycles, read, alone = _by_fma(tiling, gpu)
+        cycles *= CORE_SHARE
+        read *= steps * working
+    elif tiling.cores.by_warp:
         rate = gpu.product_rate * (1 if gpu.cores[0].by_warp else BY_WARP)
         each = rate / gpu.multiprocessors / CLOCK  # of a cycle
         cycles = 2 * tall * wide * (LINE // HALF) / each
@@ -147,9 +155,24 @@ def _body(tiling: Tiling, gpu: Gpu, working: int, every: int) -> float:
         read = steps * lines * LINE * working / READ_RATE
     cores = steps * cycles * working / CORE_SHARE
     waits = steps * LATENCY / tiling.stages if tiling.ring else 0.0
-    at_once = (enter, shared, cores, waits, read)
+    at_once = (enter, shared, cores, waits, read, steps * alone)
     mean: float = sum(x**OVERLAP for x in at_once) ** (1 / OVERLAP)
     return mean + steps * EACH_STEP
+
+
+def _by_fma(tiling: Tiling, gpu: Gpu) -> tuple[float, float, float]:
+    """Return the cycles of a block's step by FMA: of products, of reads, and of one warp.
+
+    Of 32 lanes that read units of 16 bytes, few of which differ, a half is one access.
+    """
+    tall, wide, product = tiling.tall, tiling.columns, tiling.product
+    lanes, turns = gpu.fma_lanes(product.added), LINE // UNIT
+    warps = tiling.consumers // WARP
+    each = tall * wide * product.step
+    products = each / lanes + FMA_OTHERS * each / (SIDES * WARP)
+    lines = tiling.cores.lines * tiling.repeats + 2 * wide // tiling.cores.pairs
+    side = products * SIDES / warps  # of one of a multiprocessor's, by one warp
+    return products, 2.0 * turns * lines * warps, side + turns * READ_LATENCY
 
 
 def _loads(tiling: Tiling, working: int) -> float:

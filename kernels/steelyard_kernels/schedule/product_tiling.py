@@ -1,13 +1,15 @@
-"""Matrix products by tensor cores: how one is tiled.
+"""Matrix products by a GPU's tiles: how one is tiled.
 
     i:mma64.warp2.grid j:mma128.grid k:mma16.r4.pipeline4.cluster2.serial
     i:mma16.r2.warp8.grid j:mma8.r16.grid k:mma16.r4.pipeline4.warp1.serial
+    i:fma64.r1.warp2.grid j:fma32.r4.grid k:fma4.r8.pipeline3.warp1.serial
 
 By wgmma a block multiplies 2 x 64 rows by 128 columns, with a warpgroup of 128 threads for
 each 64 rows, in steps of 4 x 16 along k, 4 of which are on their way to shared memory at a
 time. Clusters of 2 blocks share a tile and divide k; with `cluster2` at i each copies a
 part of the columns' tile to both, whose rows follow each other. By mma.sync, the second
-schedule, each of 8 warps multiplies 2 x 16 rows by 16 x 8 columns. Where the threads that multiply
+schedule, each of 8 warps multiplies 2 x 16 rows by 16 x 8 columns. By FMA, the third, a
+thread has 8 rows and 2 of every 32 columns of 2 x 64 x 4 x 32 sums. Where the threads that multiply
 copy too, `warp2` in place of `cluster2` has two groups of them divide k. With `blocks132`
 so many blocks stay for one tile after another.
 """
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from steelyard_kernels.dtypes import DType, float32, int64
+from steelyard_kernels.dtypes import DType, int32, int64
 from steelyard_kernels.nest.axes import Stored
 from steelyard_kernels.schedule.contraction import (
     HALF,
@@ -46,7 +48,11 @@ LINES: Final = 8  # of these
 # What a thread needs beside its sums; NVRTC 13 takes 26 to 48 for tiles of 32 to 256.
 OTHER_REGISTERS: Final = 40
 BY_WARP_REGISTERS: Final = 64  # of factors too; 46 to 116 where there is room
-SPARE_REGISTERS: Final = 32  # without which some of those spilled
+REGISTER: Final = 4  # bytes
+# By FMA, with a thread's sums and what it reads at a time: NVRTC 13 takes 80 to 248.
+FMA_REGISTERS: Final = 28, 80
+MASKED_REGISTERS: Final = 3  # of two copies that end where a matrix does
+LEAST_INTEGERS: Final = 16  # columns that tensor cores multiply
 # Registers of threads that copy and that multiply, where two warpgroups do and one copies.
 HANDED_GROUPS: Final = 2
 FEWER_REGISTERS: Final = 40
@@ -113,18 +119,18 @@ class Tiling:
     def schedule(self) -> Schedule:
         """The schedule that says so."""
         batch, i, j, k = self.product.axes
-        grid = (1, Place.GRID)
+        grid, place = (1, Place.GRID), self.cores.place
         wide = self.cores.columns or self.columns
-        rows = ((self.cores.rows, Place.MMA), (self.repeats, Place.REGISTER))
-        columns = ((wide, Place.MMA), (self.columns // wide, Place.REGISTER))
+        rows = ((self.cores.rows, place), (self.repeats, Place.REGISTER))
+        columns = ((wide, place), (self.columns // wide, Place.REGISTER))
         warps = self.groups * ROWS // self.cores.rows
         shared = ((self.sharing, Place.CLUSTER),) * (self.sharing > 1)
         factors: dict[int, tuple[tuple[int, Place], ...]] = {
             i: (*rows[: 1 + self.cores.by_warp], (warps, Place.WARP), *shared, grid),
             j: (*columns[: 1 + self.cores.by_warp], grid),
             k: (
-                (self.product.deep, Place.MMA),
-                (REPEATS, Place.REGISTER),
+                (self.deep, place),
+                (self.product.step // self.deep, Place.REGISTER),
                 (self.stages, Place.PIPELINE),
                 (self.split, Place.CLUSTER if self.bulk else Place.WARP),
                 (1, Place.SERIAL),
@@ -134,6 +140,11 @@ class Tiling:
         names = self.product.names
         cuts = tuple(Cut(names(loop), factors[loop]) for loop in sorted(factors))
         return Schedule(cuts, blocks=self.blocks)
+
+    @property
+    def deep(self) -> int:
+        """Elements along the depth that are multiplied at a time."""
+        return self.product.units if self.cores.exact else self.product.deep
 
     @property
     def tiles(self) -> tuple[int, int, int]:
@@ -196,7 +207,7 @@ class Tiling:
     def is_staged(self, output: Stored) -> bool:
         """Say whether an output goes through shared memory: 64 columns and more gain."""
         wide = self.columns >= CHUNK and self.owned >= UNIT
-        return wide and self.product.is_staged(output)
+        return wide and not self.cores.exact and self.product.is_staged(output)
 
     @property
     def taken(self) -> int:
@@ -217,7 +228,7 @@ class Tiling:
             ("rows", product.rows, self.tall),
             ("columns", product.columns, self.columns),
         ):
-            yield name, factor.source.dtype, stages * count * product.step, ATOM
+            yield name, product.lying(factor), stages * count * product.step, ATOM
         if self.split > 1:
             yield "partial", product.added, self.sent * parts * self.repeats, UNIT
         for dtype in {
@@ -249,7 +260,7 @@ def tiling_of(product: Product, schedule: Schedule) -> Tiling | None:
         tiling = Tiling(
             product,
             cuts[i].at(Place.WARP) * cores.rows // ROWS,
-            cuts[j].at(Place.MMA) * cuts[j].at(Place.REGISTER),
+            cuts[j].at(cores.place) * cuts[j].at(Place.REGISTER),
             cuts[k].at(Place.PIPELINE),
             cuts[k].at(Place.CLUSTER) * cuts[k].at(Place.WARP),
             schedule.blocks,
@@ -268,16 +279,18 @@ def problem(tiling: Tiling, gpu: Gpu) -> str:
     why = _cores_problem(tiling) or _shape_problem(tiling) or _sharing_problem(tiling)
     return why or gpu.room_problem(
         tiling,
-        registers(tiling) + SPARE_REGISTERS * tiling.cores.by_warp,
+        registers(tiling) + tiling.cores.spare,
         "fewer stages, or smaller tiles",
         "fewer warpgroups or columns",
     )
 
 
 def _cores_problem(tiling: Tiling) -> str:
-    """Say what of a tile the tensor cores have not."""
+    """Say what of a tile the cores have not."""
     cores = tiling.cores
-    unit = cores.unit if tiling.product.added is float32 else 16  # of integers
+    unit = cores.unit
+    if tiling.product.added is int32:
+        unit = max(unit, LEAST_INTEGERS)
     if tiling.product.columns.across:
         unit = SWIZZLED[-1] if tiling.bulk else SWIZZLED[-2]
     if tiling.columns not in COLUMNS or tiling.columns % unit:
@@ -287,11 +300,12 @@ def _cores_problem(tiling: Tiling) -> str:
         wanted = f"choose up to {cores.repeats}"
         return f"has {tiling.repeats} times the rows of an instruction; {wanted}"
     most = CLUSTERS if tiling.bulk else MAX_THREADS // tiling.consumers
-    if tiling.split not in range(1, most + 1) or tiling.columns // 8 % tiling.split:
+    pairs = cores.pairs
+    if tiling.split not in range(1, most + 1) or tiling.columns // pairs % tiling.split:
         whose = "blocks; choose a cluster" if tiling.bulk else "parts; choose a number"
         return (
             f"divides {tiling.columns} columns among {tiling.split} {whose} up to {most} "
-            "that divides them by 8 at a time"
+            f"that divides them by {pairs} at a time"
         )
     return ""
 
@@ -348,16 +362,38 @@ def _sharing_problem(tiling: Tiling) -> str:
 
 def registers(tiling: Tiling) -> int:
     """Return about how many registers a thread needs."""
+    if tiling.cores.exact:
+        return _exact_registers(tiling)
     own = tiling.owned // 2 if tiling.split > 1 else 0
     own += tiling.repeats * tiling.columns // 2 * tiling.product.promotes
     own += tiling.columns // 2 * tiling.product.sums.reduces
     others = BY_WARP_REGISTERS if tiling.cores.by_warp else OTHER_REGISTERS
-    product = tiling.product
-    for factor, count in (
-        (product.rows, tiling.tall),
-        (product.columns, tiling.columns),
+    return tiling.repeats * tiling.columns // 2 + own + others + _places(tiling)
+
+
+def _exact_registers(tiling: Tiling) -> int:
+    """Return about how many registers a thread needs that multiplies by FMA.
+
+    It reads 16 bytes of each of its columns, and of one row after another.
+    """
+    others, least = FMA_REGISTERS
+    sums = tiling.repeats * tiling.columns // 2 * tiling.product.added.bytes
+    read = (2 * tiling.columns // tiling.cores.pairs + 1) * UNIT
+    return max((sums + read) // REGISTER + others, least) + _places(tiling)
+
+
+def _places(tiling: Tiling) -> int:
+    """Return how many registers hold where a thread copies, and whether anything is there."""
+    product, found = tiling.product, 0
+    _, m, n, depth = product.extents
+    deep = depth % (product.step * tiling.split)
+    for factor, extent, count in (
+        (product.rows, m, tiling.tall),
+        (product.columns, n, tiling.columns),
     ):
+        turns = count * product.step // (tiling.consumers * factor.lanes)
         if factor.window is not None and not factor.across:  # rows' places and guards
-            turns = count * product.step // (tiling.consumers * factor.lanes)
-            others += turns * len(factor.window.guards)
-    return tiling.repeats * tiling.columns // 2 + own + others
+            found += turns * len(factor.window.guards)
+        elif tiling.cores.exact and (deep or extent % count):
+            found += MASKED_REGISTERS * turns // 2
+    return found

@@ -40,6 +40,7 @@ class Place(StrEnum):
     STACK = "stack"  # memory of a CPU's thread
     SHARED = "shared"  # memory of a GPU's block
     MMA = "mma"  # rows, columns or depth of a tensor core's instruction
+    FMA = "fma"  # those that a warpgroup's threads multiply at a time
     THREAD = "thread"  # threads of a GPU's block
     WARP = "warp"  # its warps, or groups of four, that issue one instruction
     PIPELINE = "pipeline"  # steps that are on their way to shared memory
@@ -151,9 +152,14 @@ class Schedule:
     launches: tuple[Part, ...] = ()
 
     @property
+    def places(self) -> frozenset[Place]:
+        """Where pieces of its axes run."""
+        return frozenset([at for cut in self.cuts for _, at in cut.factors])
+
+    @property
     def multiplies_tiles(self) -> bool:
-        """Whether tensor cores multiply tiles: see `product_tiling`."""
-        return any(at is Place.MMA for cut in self.cuts for _, at in cut.factors)
+        """Whether a GPU's blocks multiply tiles: see `product_tiling`."""
+        return not self.places.isdisjoint({Place.MMA, Place.FMA})
 
     @property
     def multiplies_blocks(self) -> bool:

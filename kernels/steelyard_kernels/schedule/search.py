@@ -92,8 +92,8 @@ def _on_gpu(
     if not beyond(nest.program):  # one pass over the outputs' elements
         return passes()
     tiles = [*tiled(nest, gpu, aligned=aligned, likely=likely, refuse=refuse)]
-    if tiles and likely:
-        return iter(tiles)
+    if tiles and likely and Place.FMA not in tiles[0].places:
+        return iter(tiles)  # nothing is as fast as tensor cores
     kept = nest.lines or nest.merged or nest.running
     walked = bool(kept) or any(v.over for v in nest.values)
     if not walked:

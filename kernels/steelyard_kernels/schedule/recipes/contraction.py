@@ -1,4 +1,4 @@
-"""The recipe of matrix products for tensor cores: tiles, stages, clusters that divide k."""
+"""The recipe of matrix products for a GPU: tiles, stages, clusters that divide k."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ SHARED: Final = (2, 4)  # blocks
 SPLITS: Final = (1, 2, 3, 4, 6, 8)
 GROUPS: Final = (1, 2)
 MORE_GROUPS: Final = (1, 2, 3)  # of windows, which all threads load
+EXACT_GROUPS: Final = (1, 2, 4)  # whose turns of copies are whole patches of rows
 WIDE: Final = 128  # columns of these
 # Steps on their way at a time: each its own stage up to these, or the most that fit.
 MOST_OWN: Final = 16
 STAGES: Final = (8, 7, 6, 5, 4, 3)
+FEW_STAGES: Final = (4, 3, 2)  # by FMA, whose steps take longer than copies
 EVERY_STAGE: Final = range(2, 13)  # likely or not
 
 
@@ -39,7 +41,7 @@ def on_gpu(
     whole = product_of(nest)
     if isinstance(whole, str) or not aligned or not gpu.cores:
         return iter(())
-    if not gpu.multiplies(whole.dtype):
+    if not (whole.exact or gpu.multiplies(whole.dtype)):
         return iter(())
     if likely:
         return (tiling.schedule for tiling in _likely(whole, gpu))
@@ -49,14 +51,22 @@ def on_gpu(
 
 def _grid(whole: Product, gpu: Gpu) -> Iterator[Tiling]:
     """Yield all tilings of every number of stages; blocks stay where some would wait."""
-    sizes = product_tiling.GROUPS, sorted((*COLUMNS, *MORE_COLUMNS))
-    every = [_tiles(whole, cores, *sizes) for cores in gpu.cores]
+    groups = EXACT_GROUPS if whole.exact else product_tiling.GROUPS
+    sizes = groups, sorted((*COLUMNS, *MORE_COLUMNS))
+    multipliers = gpu.multipliers(exact=whole.exact)
+    every = [_tiles(whole, cores, *sizes) for cores in multipliers]
     for tiling in chain.from_iterable(every):
         own = (tiling.steps,) if tiling.steps <= MOST_OWN else ()
         for stages in sorted({*EVERY_STAGE, *own}):
             yield replace(tiling, stages=stages)
-            if tiling.split == 1 and tiling.grid > gpu.multiprocessors:
+            if _stays(tiling, gpu):
                 yield replace(tiling, stages=stages, blocks=gpu.multiprocessors)
+
+
+def _stays(tiling: Tiling, gpu: Gpu) -> bool:
+    """Say whether blocks may stay, since some would wait: not beside what FMA takes."""
+    waits = tiling.grid > gpu.multiprocessors
+    return waits and tiling.split == 1 and not tiling.cores.exact
 
 
 def _tiles(
@@ -82,7 +92,8 @@ def _tiles(
 def _likely(whole: Product, gpu: Gpu) -> Iterator[Tiling]:
     """Yield the legal tilings: blocks that take one tile each, and blocks that stay."""
     groups = MORE_GROUPS if whole.has_window else GROUPS
-    for tiling in _tiles(whole, gpu.cores[0], groups, COLUMNS):
+    first, *_ = gpu.multipliers(exact=whole.exact)
+    for tiling in _tiles(whole, first, groups, COLUMNS):
         if _too_large(tiling) or tiling.chunk == SWIZZLED[-1]:
             continue
         if tiling.groups not in GROUPS and tiling.columns < WIDE:
@@ -94,7 +105,7 @@ def _likely(whole: Product, gpu: Gpu) -> Iterator[Tiling]:
         if tiling.sharing > 1:  # few first copies, which wait for the others' barriers
             found = [one for one in found if one and 2 * one.stages < one.steps]
         yield from {one.stages: one for one in found if one}.values()
-        if tiling.split == 1 and tiling.grid > gpu.multiprocessors:
+        if _stays(tiling, gpu):
             staying = replace(tiling, blocks=gpu.multiprocessors)
             if one := _deepest(staying, gpu, gpu.most_shared):
                 yield one
@@ -114,10 +125,11 @@ def _deepest(tiling: Tiling, gpu: Gpu, room: int) -> Tiling | None:
     steps = tiling.steps
     own = (steps,) if steps <= MOST_OWN else ()
     several = tiling.product.is_bulk or not tiling.bulk
+    stages = FEW_STAGES if tiling.cores.exact else STAGES
     each = replace(tiling, stages=2).shared - replace(tiling, stages=1).shared
     most = room // each
-    for stages in (*own, *(STAGES if several else ())):
-        deeper = replace(tiling, stages=stages)
-        if stages <= most and deeper.shared <= room and not problem(deeper, gpu):
+    for count in (*own, *(stages if several else ())):
+        deeper = replace(tiling, stages=count)
+        if count <= most and deeper.shared <= room and not problem(deeper, gpu):
             return deeper
     return None
