@@ -41,10 +41,10 @@ from steelyard_kernels.nest.axes import source, stored
 from steelyard_kernels.nest.carried.layout import spelled
 from steelyard_kernels.nest.carried.registers import MOST_ELEMENTS
 from steelyard_kernels.plan.products import (
-    arrays_of,
     factors_of,
     is_product,
     multiplied,
+    tiles_of,
 )
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.legality import LINES_BYTES
@@ -214,9 +214,9 @@ class Cuts:
                 self._store(self._smallest(arg, whole=bool(product)), node, why)
             read = frozenset()
         if self.gpu and product:
-            arrays = arrays_of(node, self.gpu, self.reasons)
+            arrays = tiles_of(node, self.gpu, self.reasons)
             computed = [each for each in arrays if not isinstance(each, Input)]
-            self._store(computed, node, "tensor cores read it")
+            self._store(computed, node, "a product's tiles read it")
         self._needs[node.number] = read | own
 
     def _loop(self, node: Result) -> None:

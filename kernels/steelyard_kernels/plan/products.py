@@ -22,11 +22,12 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import rewritten
-from steelyard_kernels.schedule.contraction import keeps
+from steelyard_kernels.schedule.contraction import EXACT, keeps, multiplies
 from steelyard_kernels.schedule.gpu import Gpu
 
 WIDER: Final = (*HALVES, float32)
 """Dtypes that factors may be widened to, float32 as tf32, the cheapest first."""
+REUSED: Final = 16  # times that each element is multiplied of factors of tiles by FMA
 
 
 def factors_of(node: Node) -> tuple[Node, ...]:
@@ -74,13 +75,40 @@ def arrays_of(node: Node, gpu: Gpu, memory: Container[int] = ()) -> tuple[Node, 
     return min(pairs, key=lambda pair: pair[0].dtype.bytes, default=())
 
 
-def _levels(node: Node, memory: Container[int]) -> list[Node]:
-    """Return what a factor is made of that has its elements, the narrowest first."""
+def tiles_of(node: Node, gpu: Gpu, memory: Container[int] = ()) -> tuple[Node, ...]:
+    """Return what tiles read of a product's factors: tensor cores, or threads by FMA.
+
+    Threads read what is computed as often where few others of its row are multiplied by it.
+    """
+    arrays, factors = arrays_of(node, gpu, memory), factors_of(node)
+    if arrays or not factors:
+        return arrays
+    if isinstance(node, Dot):
+        products = prod(node.shape) * node.b.shape[0]
+    else:
+        products = prod(operands(node)[0].shape)
+    if any(products < REUSED * _distinct(factor) for factor in factors):
+        return ()
+    every = [_levels(factor, memory, exact=True) for factor in factors]
+    pairs = [
+        (a, b) for a, b in product(*every) if multiplies(a.dtype, b.dtype, node.dtype)
+    ]
+    return min(pairs, key=lambda pair: sum(x.dtype.bytes for x in pair), default=())
+
+
+def _levels(node: Node, memory: Container[int], *, exact: bool = False) -> list[Node]:
+    """Return what a factor is made of that has its elements, the narrowest first.
+
+    As tensor cores read it, or `exact`, as threads do.
+    """
     found, cut = list[Node](), False
     while True:
-        if node.dtype in TENSOR and (cut or node.dtype is not float32):
+        tensor = node.dtype in TENSOR and (cut or node.dtype is not float32)
+        if tensor or (exact and node.dtype in EXACT):
             found.insert(0, node)
         cut |= isinstance(node, Apply)
+        if exact and cut:
+            return found
         shown = keeps(node) or isinstance(node, Broadcast | Reshape)
         if node.number in memory or not shown:
             return found

@@ -26,7 +26,7 @@ from steelyard_kernels.schedule.model_product import model
 from steelyard_kernels.schedule.recipes.contraction import on_gpu
 from steelyard_kernels.schedule.schedule import unheard
 from steelyard_kernels.schedule.search import fused_tilings, tiled
-from steelyard_kernels.schedule.strategies import heuristic, strategy
+from steelyard_kernels.schedule.strategies import best, heuristic, strategy
 from steelyard_kernels.schedule.weighted import weighted_of
 
 # Of rows that are reduced behind a product, by a launch (with its hand-over) and in its
@@ -51,15 +51,17 @@ def _rates(device: Machine | Gpu) -> tuple[float, float, float, float]:
 def predicted(program: Program, device: Machine | Gpu) -> float:
     """Return what a launch of a program takes, in nanoseconds.
 
-    Of several products in a kernel a model says so. What no nest is, loops and many small
-    values, is taken to compute each value once.
+    Of several products in a kernel a model says so, and of one by FMA. What no nest is,
+    loops and many small values, is taken to compute each value once.
     """
     memory, rate, others, launch = _rates(device)
     operations, nest = cost.operations(program), _nest(program)
     if nest is not None and isinstance(device, Gpu):
         every = fused_tilings(nest, device, unheard)
-        if best := min([each.predict(device).total for each in every], default=0.0):
-            return HANDED_NS + best
+        if several := min([x.predict(device).total for x in every], default=0.0):
+            return HANDED_NS + several
+        if is_tiled(program, device) and _is_exact(nest):
+            return HANDED_NS + best(program, device)[1].total
     if not is_tiled(program, device):
         rate = others
         operations += 2 * _walked(nest) * program.copies if nest else 0
@@ -74,8 +76,14 @@ def _nest(program: Program) -> Nest | None:
         return None
 
 
+def _is_exact(nest: Nest) -> bool:
+    """Say whether a nest is a product that threads multiply by FMA."""
+    whole = product_of(nest)
+    return not isinstance(whole, str) and whole.exact
+
+
 def is_tiled(program: Program, device: Machine | Gpu) -> bool:
-    """Say whether tensor cores, or a CPU's blocks of registers, multiply in a kernel."""
+    """Say whether a GPU's tiles, or a CPU's blocks of registers, multiply in a kernel."""
     nest = _nest(program)
     if nest is None:
         return False
@@ -97,7 +105,7 @@ def reduces_rows(program: Program, alone: Program, gpu: Gpu) -> bool:
 
     `alone` is the product without that.
     """
-    best = list[float]()
+    took = list[float]()
     for each in (program, alone):
         try:
             whole = product_of(nest_of(each)) if one_space(each) else ""
@@ -108,11 +116,11 @@ def reduces_rows(program: Program, alone: Program, gpu: Gpu) -> bool:
         nest = whole.nest
         every = on_gpu(nest, gpu, aligned=True, likely=True, refuse=unheard)
         predict = model(nest, gpu)
-        best.append(min((predict(one).total for one in every), default=inf))
-        if best[0] == inf:
+        took.append(min((predict(one).total for one in every), default=inf))
+        if took[0] == inf:
             return False  # no tile holds a row
     behind = FOLLOWS_NS + 2 * cost.bytes_moved(alone) / gpu.memory_rate
-    return best[0] + REDUCES_NS <= best[1] + behind
+    return took[0] + REDUCES_NS <= took[1] + behind
 
 
 def _walked(nest: Nest) -> int:
