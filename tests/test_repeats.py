@@ -24,10 +24,12 @@ from steelyard_kernels.extents.kernel import Extent, runtime
 from steelyard_kernels.function import kernel
 from steelyard_kernels.library import examples
 from steelyard_kernels.plan import partition
+from steelyard_kernels.plan.alternatives import alternatives
 from steelyard_kernels.plan.launches import Walk
 from steelyard_kernels.reference import evaluate
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.gpu import GPUS
+from steelyard_kernels.schedule.schedule import Part
 from steelyard_kernels.targets import device, parse
 
 F32 = "float32"
@@ -200,6 +202,15 @@ def test_repeated_launches_given_as_data_are_the_same_plan(row, target):
     plan = partition.partition(program, machine)
     again = partition.given(program, machine, plan.parts)
     assert (again.key, again.text()) == (plan.key, plan.text())
+    (only,) = alternatives(program, machine, lambda *_: None)
+    assert only[0] == plan.schedule
+
+
+def test_another_partition_of_loops_is_refused():
+    """What turns read, and where they begin, is stored by the one that is found."""
+    program = simplify(recurrent.program(((7, 2, 128), F32), ((128, 128), F32)))
+    with pytest.raises(KernelError, match=r"it has loops, and launches .* alone"):
+        partition.given(program, device(parse("cpu")), [Part((3, 4, 5))])
 
 
 def test_a_carry_is_overwritten_where_each_element_is_its_own():

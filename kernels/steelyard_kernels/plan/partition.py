@@ -8,6 +8,7 @@ from functools import partial
 from math import inf
 from typing import Final
 
+from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.batched import batched
 from steelyard_kernels.expression.expr import (
     Handed,
@@ -56,9 +57,19 @@ def partition(program: Program, device: Machine | Gpu) -> Plan | None:
 def given(program: Program, device: Machine | Gpu, parts: Sequence[Part]) -> Plan:
     """Return the launches that a partition of a simplified program says.
 
-    Raises KernelError for one that is of another program, or has no order.
+    Raises KernelError for one that is of another program, or has no order, and for any but
+    the found one of a program with loops.
     """
-    return planned(Given(groups_of(program, device), parts))
+    found = groups_of(program, device)
+    if not loops(found.cuts.program.nodes):
+        return planned(Given(found, parts))
+    plan = planned(found)
+    if {*parts} != {*plan.parts}:
+        raise KernelError(
+            f"{program.name}: it has loops, and launches {plan.schedule.label!r} alone; "
+            "leave the partition out, or give this one."
+        )
+    return plan
 
 
 def groups_of(program: Program, device: Machine | Gpu) -> Groups:
