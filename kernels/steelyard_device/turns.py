@@ -45,16 +45,13 @@ def behind(order: Order, count: int) -> list[Sequence[int]]:
     return found
 
 
-def between(before: int, order: Order, count: int, after: int) -> list[Sequence[int]]:
-    """Return the order of so many launches that others stand around, each of those once.
+def around(order: Order, count: int, before: int, after: int) -> list[Sequence[int]]:
+    """Return the order of so many launches with others around them, each of those once.
 
-    Without one of their own the launches between are run once too.
+    The others are numbered behind these. Without an order these are run once too.
     """
-    own = [
-        (kind, before + rest[0]) if kind == KERNEL else (kind, *rest)
-        for kind, *rest in behind(order or plain(count), before)
-    ]
-    return [*plain(before), *own, *plain(after, before + count)]
+    own = behind(order or plain(count), before)
+    return [*plain(before, count), *own, *plain(after, count + before)]
 
 
 _RECORDS: Final = {KERNEL: (), BEGIN: (1,), ODD: (0, 1)}

@@ -35,12 +35,8 @@ class Series(Issued):
         after: Sequence[Launch] = (),
     ) -> None:
         self.launches = tuple(launches)
-        first, others = len(launches), (*before, *after)
-        every = [
-            *turns.plain(len(before), first),
-            *turns.behind(order, len(before)),
-            *turns.plain(len(after), first + len(before)),
-        ]
+        others = *before, *after
+        every = turns.around(order, len(launches), len(before), len(after))
         own = turns.size(every)
         self._table = (ctypes.c_uint64 * (own + len(words)))()
         base = ctypes.addressof(self._table)

@@ -36,8 +36,8 @@ def launch_of(
     """
     if built.parts or before or after:
         steps = [step_of(each) for each in built.parts or (built,)]
-        order = turns.between(len(before), built.order, len(steps), len(after))
-        return Series([*before, *steps, *after], slots, order)
+        order = turns.around(built.order, len(steps), len(before), len(after))
+        return Series([*steps, *before, *after], slots, order)
     assert built.code.function is not None  # a call builds for this machine
     return cpu.Launch(built.code.function, slots, threads_of(built), claims=True)
 
