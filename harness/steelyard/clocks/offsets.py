@@ -123,7 +123,7 @@ def launch(context: cuda.Context) -> float:
 def unknown(context: cuda.Context, own: float) -> float:
     """Return by how much an offset may be wrong whose clock's ``own`` part may be so.
 
-    On a GPU where nobody has looked, a launch's share is between none and twice `LAUNCH`.
+    On a GPU that is no `FOUND_ON` it is wider by `LAUNCH`.
     """
     return own + (LAUNCH_UNKNOWN if FOUND_ON in context.device.name else LAUNCH)
 

@@ -3,7 +3,7 @@
 A launch's values are stored by one launch each; what several launches became one for is
 stored again; two that read one another, or the same, become one; or what one stores is
 computed by all that read it. Equal launches change together: what is done for one layer
-of a model is done for all.
+of a model is done for all. Programs with loops have no other than the one that is found.
 """
 
 from __future__ import annotations

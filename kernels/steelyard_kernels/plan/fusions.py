@@ -49,8 +49,8 @@ def fuse(groups: Groups) -> None:
 def _attend(groups: Groups, group: Group, *, between: bool) -> None:
     """Have one launch weigh values by a softmax of scores, where a kernel does.
 
-    It is made of a product that it waits for, and of all between, which is something or
-    not, if nobody else reads that.
+    It is made of a product that it waits for and, where there is something `between`, of
+    all of that. Nobody else reads these.
     """
     chain = [group] if group in groups.every and groups.multiplies(group) else []
     scores = dict[Group, None]()
