@@ -6,7 +6,9 @@ PyTorch's scaled_dot_product_attention is the peer, on a GPU by
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Final
@@ -183,7 +185,7 @@ def _parts(q: Any) -> Iterator[tuple[Any, ...]]:
 
 def _scores(q: Any, k: Any, rows: slice, *, masked: bool) -> Any:
     """Return the scores of some queries; masked, -inf for keys behind their own."""
-    scores = q @ k.T * SCALE
+    scores = q * SCALE @ k.T
     if masked:
         places = np.arange(rows.start, rows.start + len(q))
         scores[np.arange(len(k)) > places[:, None]] = -np.inf
@@ -228,17 +230,23 @@ def _reference(q: Any, k: Any, v: Any, *, masked: bool = False) -> Any:
     if name.digest() not in _ANSWERS:
         while len(_ANSWERS) >= ANSWERS:
             _ANSWERS.pop(next(iter(_ANSWERS)))
-        _ANSWERS[name.digest()] = _attended(q, k, v, masked=masked)
+        with ThreadPoolExecutor() as pool:
+            _ANSWERS[name.digest()] = _attended(q, k, v, masked=masked, each=pool.map)
     return _ANSWERS[name.digest()]
 
 
-def _attended(q: Any, k: Any, v: Any, *, masked: bool = False) -> Any:
+def _attended(q: Any, k: Any, v: Any, *, masked: bool, each: Any = map) -> Any:
     """Attend part by part: all scores of a long sequence would not fit in memory."""
     out = np.empty_like(v)
-    for *at, rows in _parts(q):
-        scores = _scores(q[(*at, rows)], k[tuple(at)], rows, masked=masked)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        out[(*at, rows)] = weights / weights.sum(-1, keepdims=True) @ v[tuple(at)]
+
+    def attend(part: tuple[Any, ...]) -> None:
+        *at, rows = part
+        seen = (*at, slice(rows.stop if masked else None))
+        weights = _scores(q[part], k[seen], rows, masked=masked)
+        np.exp(np.subtract(weights, weights.max(-1, keepdims=True), weights), weights)
+        out[part] = weights @ v[seen] / weights.sum(-1, keepdims=True)
+
+    deque(each(attend, _parts(q)), maxlen=0)
     return out
 
 

@@ -167,11 +167,12 @@ def lowered(made, arrays, numbers):
     return program, strategies.lower(program, schedule, H200)
 
 
-def expected(made, arrays, scalars=None):
+def expected(made, arrays, scalars=None, *, stored=False):
     """Return attention without any rounding, and a bound of what roundings come to.
 
     A score is off by its products' sums, relatively to the product of two norms at most;
-    a logit of a program that masks halves by their roundings besides; a weight by that,
+    a logit of a program that masks halves, or whose scores are `stored` as what they are
+    written as, by its roundings besides; a weight by that,
     by its power and by its rounding, below 2**-14 of float16 in all of its bits; a sum of
     values as products are.
     """
@@ -191,7 +192,7 @@ def expected(made, arrays, scalars=None):
             exact, size = exact["out"], size["out"]
     depth, keys = q.shape[-1], k[0].size // k.shape[-1]
     largest = SCALE * np.prod([np.sqrt((x**2).sum(-1)).max() for x in (q, k)])
-    rounded = made.signature.name not in EXACT or made.signature.name == "padded"
+    rounded = stored or made.signature.name not in (EXACT.keys() - {"padded"})
     score = largest * (SUM * depth + 3 * UNIT[dtype] * rounded)
     weight = UNIT[dtype] + 2 * score + 2 * POWER + 2 * keys * SUM
     lost = keys * 2.0**-25 * np.abs(v).max() * (dtype == "float16")
