@@ -31,7 +31,7 @@ from steelyard_kernels.errors import KernelError
 from steelyard_kernels.group import Batch
 from steelyard_kernels.reference import evaluate
 from steelyard_kernels.targets import parse
-from steelyard_lock import drivers, tune, tuning, tuning_space
+from steelyard_lock import drivers, tune, tuning, tuning_report, tuning_space
 from steelyard_lock.compile import command as compile_command
 from steelyard_lock.points import Point, points, ready
 from steelyard_lock.spaces import PointKernel
@@ -155,7 +155,7 @@ class Made:
         wrong = label in (self.audited if settings.audit else self.wrong)
         ticks = [round(self.times[label]) + n + turn.block for n in range(8)]
         return replace(
-            trials.trial(turn.case.id, ticks, block=turn.block),
+            trials.trial(turn.case.id, ticks, block=turn.block, mode=str(turn.mode)),
             axes=dict(turn.case.axes),
             position=turn.position,
             error=f"{turn.case.id}: out is wrong" if wrong else None,
@@ -212,6 +212,18 @@ def test_the_fastest_of_all_is_found_and_everything_is_stored(how, made):
         assert run.state == "finished"
         assert run.uid == found.run.uid
         assert len(store.trials(run.uid)) == len(workers.asked) == len(found.trials)
+
+
+def test_candidates_are_measured_in_the_mode_that_is_asked_for(how, made):
+    """Both are tunings of their own, and say of what they are."""
+    made()
+    for mode in ("kernel/warm", "kernel/cold"):
+        found = tuning.tune(Space.of(SMALL), replace(how, mode=mode))
+        assert {trial.mode for trial in found.trials} == {mode}
+        assert json.loads(tuning_report.dumps([found]))["tunings"][0]["mode"] == mode
+    with Store.open(how.store) as store:
+        first, second = [head.tags for head in store.heads()]
+    assert first != second
 
 
 def test_a_candidate_that_is_wrong_is_not_chosen(how, made):

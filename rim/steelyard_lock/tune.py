@@ -48,6 +48,13 @@ KEEP = "tuned.json"
     is_flag=True,
 )
 @common.option(
+    "--mode",
+    "Measure candidates warm, or with caches that hold none of their arrays.",
+    shown=True,
+    default="kernel/warm",
+    type=click.Choice(["kernel/warm", "kernel/cold"]),
+)
+@common.option(
     "--top",
     "Build only so many, those that the model predicts to be best.",
     "all",
@@ -195,6 +202,7 @@ class _Budget:
 def _how(
     point: Point,
     *,
+    mode: str,
     top: int | None,
     threads: int | None,
     wait: float,
@@ -227,6 +235,7 @@ def _how(
         wait,
         partial(_built, point),
         partial(_measured, point),
+        mode,
     )
 
 

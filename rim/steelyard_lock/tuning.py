@@ -65,8 +65,6 @@ PRECISION: Final = 0.02
 CONFIRMED: Final = 0.1
 """Seconds of windows of a finalist in each block."""
 
-MODE: Final = mode("kernel/warm")
-
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
@@ -123,6 +121,7 @@ class Tuning:
             "kernel": self.point.kernel.rpartition(":")[2],
             "arrays": self.point.shapes,
             "target": self.point.target,
+            "mode": self.finalists[0].mode,
             "label": self.chosen.label,
             "heuristic": self.space.heuristic.label,
             "ratio": round(self.gain.value, 4) if self.gain else None,
@@ -253,7 +252,7 @@ class Journal:
         shuffle.shuffle(wanted)
         places = range(len(self.trials), len(self.trials) + len(wanted))
         turns = [
-            PlannedTrial(position, self.block, each, MODE)
+            PlannedTrial(position, self.block, each, mode(self.how.mode))
             for position, each in zip(places, wanted, strict=True)
         ]
         with Workers() as workers:
@@ -322,7 +321,7 @@ def _name(space: Space, how: How) -> str:
     """Return what a tuning's runs are found by: all that its trials depend on."""
     choice = tuned.key(space.tuned.program, parse(space.tuned.target))
     own = sources("steelyard", "steelyard_lock")
-    asked = (choice, own, how.top, how.blocks, repr(how.settings))
+    asked = (choice, own, how.mode, how.top, how.blocks, repr(how.settings))
     return f"tune-{digest(json.dumps(asked).encode())[:12]}"
 
 

@@ -45,6 +45,9 @@ MOVED: Final = 2.0**-20
 """Relative difference of inputs by which it is found how outputs move: far from
 float64's, and small enough that they move in proportion."""
 
+MODES: Final = ("kernel/warm", "kernel/cold")
+"""What candidates may be measured in."""
+
 ANSWERS: Final = 2
 """Answers of the reference that are held: of the cases' own data, and of other data."""
 
@@ -226,7 +229,7 @@ def tune(  # noqa: PLR0917 - the axes
     given, made = declare(b, found.kernel, found.arrays, found.program)
     rtol, atol = found.tolerances(launches=bool(chosen.launches))
     b.check(partial(found.once, found.oracle), *given, rtol=rtol, atol=atol)
-    b.mode("kernel/warm")
+    b.mode(*MODES)
     return b.launch(work, *given, out=made if len(made) != 1 else made[0])
 
 
@@ -239,7 +242,7 @@ def _of_suite(
         once = partial(found.once, b.checked.function)
         b.checked = replace(b.checked, function=once)
     b.modes = ()
-    b.mode("kernel/warm")
+    b.mode(*MODES)
     rest = {name: each for name, each in call.scalars.items() if name != "constant"}
     return replace(call, target=work, scalars=rest)
 

@@ -62,7 +62,8 @@ def tuning_page(found: Tuning) -> Iterator[RenderableType]:
             )
         )
     titles = ("time", "95 %", "over heuristic's", "95 %", "place by the model")
-    yield grid(f"finalists: {found.point.label}", ("schedule",), titles, tuple(lines))
+    title = f"finalists: {found.point.label} {found.finalists[0].mode}"
+    yield grid(title, ("schedule",), titles, tuple(lines))
     yield "\n" + "\n".join(_sentences(found)) + "\n"
 
 
@@ -109,6 +110,7 @@ def _plain(found: Tuning) -> dict[str, Any]:
         "arrays": found.point.shapes,
         "launch": found.point.launch,
         "target": found.point.target,
+        "mode": found.finalists[0].mode,
         **found.counts,
         "refused": len(found.space.refused),
         "seconds": dict(found.seconds),

@@ -20,7 +20,7 @@ from steelyard_kernels.schedule.model import Prediction
 from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import device, parse
 from steelyard_lock.points import Point, planned
-from steelyard_lock.tuning_cases import Tuned
+from steelyard_lock.tuning_cases import MODES, Tuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +101,4 @@ class How:
     wait: float = 0.0
     built: Callable[[Progress], None] = lambda _: None
     measured: Callable[[str, int, int], None] = lambda *_: None
+    mode: str = MODES[0]
