@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import partial
-from math import floor, gcd, isfinite
+from math import ceil, floor, gcd, isfinite
 from typing import Final
 
+from steelyard_kernels.extents.formulas import Formula, Point
 from steelyard_kernels.extents.ranges import (
     Number,
     Polynomial,
@@ -32,13 +33,48 @@ def number(value: Number) -> list[Polynomial]:
     return [constant(floor(value))] if isfinite(value) else []
 
 
+class Extents:
+    """Formulas of extents as polynomials, of these and of how many parts there are."""
+
+    def __init__(self, ranges: Ranges, least: Point, most: Point) -> None:
+        self.ranges = ranges
+        ends = zip(map(constant, least), map(constant, most), strict=True)
+        self.extents = [ranges.between(low, high) for low, high in ends]
+        self.parts: dict[object, Polynomial] = {}
+
+    def of(self, formula: Formula) -> Polynomial:
+        """Return a formula."""
+        found = constant(formula.constant)
+        for by, term in formula.terms:
+            each = ONE
+            for extent, power in zip(self.extents, term.powers, strict=True):
+                for _ in range(power):
+                    each = times(each, extent)
+            if term.of:
+                each = times(each, self.cut(term.of, term.parts))
+            found = plus(found, each, by)
+        return found
+
+    def cut(self, length: Formula, size: int) -> Polynomial:
+        """Return in how many parts of a size a length is, the last one perhaps shorter."""
+        quotient, rest = parted(self.of(length), constant(size))
+        key = frozenset(rest.items()), size
+        if rest and key not in self.parts:
+            low = plus(NONE, rest, Fraction(1, size))
+            high = plus(low, constant(Fraction(size - 1, size)))
+            lows = [(low,), (constant(ceil(self.ranges.least(low))),)]
+            highs = [(high,), *[(each,) for each in number(self.ranges.most(high))]]
+            self.parts[key] = self.ranges.atom(lows, highs)
+        return plus(quotient, self.parts[key]) if rest else quotient
+
+
 def _least_of(ranges: Ranges, a: Polynomial, b: Polynomial) -> Polynomial:
     if ranges.holds(plus(b, a, -1)):
         return a
     if ranges.holds(plus(a, b, -1)):
         return b
     unit, a, b = _reduced(a, b)
-    return times(constant(unit), ranges.atom([(a, b)], [(a,), (b,)]))
+    return times(constant(unit), ranges.lesser(a, b))
 
 
 def _reduced(a: Polynomial, b: Polynomial) -> tuple[int, Polynomial, Polynomial]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from math import ceil, floor, inf
+from math import ceil, floor, gcd, inf
 from typing import Final, TypeAlias
 
 Number: TypeAlias = int | Fraction | float
@@ -20,13 +20,25 @@ Polynomial: TypeAlias = Mapping[tuple[int, ...], int | Fraction]
 Ways: TypeAlias = tuple[Polynomial, ...]
 """Bounds, of which one holds; it is not known which."""
 
+Key: TypeAlias = frozenset[tuple[tuple[int, ...], int | Fraction]]
+Found: TypeAlias = dict[Key, tuple[Number, bool]]
+"""Least values of polynomials but for their constants, and whether that is all known."""
+
 STEPS: Final = 4000
 """Bounds that are put for atoms, after which a least value counts as unknown."""
+
+IMPLIED: Final = 2
+"""Facts that follow from one, of which others follow, and no further: a window's three
+proved no more accesses, and of all that follow there were hundreds."""
 
 
 def constant(value: int | Fraction) -> Polynomial:
     """Return a number as a polynomial."""
     return {(): value} if value else {}
+
+
+def _key(a: Polynomial) -> Key:
+    return frozenset(a.items())
 
 
 def plus(a: Polynomial, b: Polynomial, factor: int | Fraction = 1) -> Polynomial:
@@ -81,16 +93,34 @@ def _parts(a: Polynomial, atom: int) -> tuple[Polynomial, Polynomial]:
     return factor, {m: n for m, n in a.items() if not m or m[-1] != atom}
 
 
+def _tight(fact: Polynomial) -> Polynomial:
+    """Return a number that is at least 0 less what its other terms are no multiples of."""
+    terms = [n for monomial, n in fact.items() if monomial]
+    first = fact.get((), 0)
+    if any(n.denominator != 1 for n in (*terms, first)):
+        return fact
+    unit = gcd(*map(int, terms))
+    return plus(fact, constant(first % unit), -1) if unit > 1 else fact
+
+
+def _says(ways: Ways, bound: Polynomial, *, up: bool) -> bool:
+    """Say whether a bound from below (`up`) or above says no more than a known one."""
+    more = plus(ways[0], bound, -1)
+    further = more.get((), 0) * (1 if up else -1)
+    return len(ways) == 1 and more.keys() <= {()} and further >= 0
+
+
 class Ranges:
     """Atoms with their bounds, of which `assuming` adds some for a while."""
 
     def __init__(self) -> None:
         self._bounds: list[tuple[list[Ways], list[Ways]]] = []
-        self._known: dict[
-            frozenset[tuple[tuple[int, ...], int | Fraction]], Number
-        ] = {}
+        self._facts: list[Key] = []  # that are assumed now
+        self._found: dict[tuple[Key, ...], Found] = {}  # by what was assumed
+        self._known: Found = self._found.setdefault((), {})
         self._quotients: dict[int, tuple[Polynomial, Polynomial]] = {}
         self._remainders: dict[int, tuple[Polynomial, Polynomial, int]] = {}
+        self._lesser = set[int]()
         self.divided: dict[object, Polynomial] = {}
         self._steps = self._base = 0
 
@@ -106,21 +136,31 @@ class Ranges:
     @contextmanager
     def assuming(self, facts: Sequence[Polynomial]) -> Iterator[None]:
         """Take for a while that polynomials are at least 0."""
-        added, left, before = list[list[Ways]](), [*facts], len(self.divided)
+        added, before = list[list[Ways]](), len(self.divided)
+        left = [(fact, IMPLIED) for fact in facts]
         while left:
-            fact = left.pop()
+            fact, depth = left.pop()
+            fact = _tight(fact)
             last = _last(fact)
             if [monomial for monomial in fact if last in monomial] != [(last,)]:
                 continue  # a number, or what has others for factors
             by = fact[last,]
             bound = plus({}, plus(fact, {(last,): by}, -1), -1 / Fraction(by))
+            bound = whole(bound, up=by > 0)
             side = self._bounds[last][by < 0]
-            left += self._implied(last, fact, bound)
-            side.insert(0, (whole(bound, up=by > 0),))
+            if any(_says(ways, bound, up=by > 0) for ways in side):
+                continue
+            if depth:
+                implied = (*self._implied(last, fact, bound), *self._divided(fact))
+                left += [(each, depth - 1) for each in implied]
+            side.insert(0, (bound,))
             added.append(side)
-        self._known.clear()
+        known, count = self._known, len(self._facts)
+        self._facts += map(_key, facts)
+        self._known = self._found.setdefault(tuple(self._facts), {})
         yield
-        self._known.clear()
+        self._known = known
+        del self._facts[count:]
         for side in added:
             del side[0]
         while len(self.divided) > before:
@@ -132,6 +172,12 @@ class Ranges:
         """Return a new atom that is a / b, rounded down."""
         found = self.atom(lows, highs)
         self._quotients[_last(found)] = a, b
+        return found
+
+    def lesser(self, a: Polynomial, b: Polynomial) -> Polynomial:
+        """Return a new atom that is the lesser of two."""
+        found = self.atom([(a, b)], [(a,), (b,)])
+        self._lesser.add(_last(found))
         return found
 
     def remainder(
@@ -152,13 +198,20 @@ class Ranges:
             a, b, quotient = self._remainders[atom]
             for ways in self._bounds[quotient][by < 0]:
                 yield plus(rest, plus(a, times(b, ways[0]), -1), by)
-        if atom not in self._quotients:
-            return
-        a, b = self._quotients[atom]
-        beyond = plus(times(b, plus(bound, constant(1))), constant(1), -1)
-        yield plus(beyond, a, -1) if by < 0 else plus(a, times(b, bound), -1)
-        for ways in self._bounds[atom][by > 0]:
-            yield plus(rest, ways[0], by)
+        if atom in self._quotients:
+            a, b = self._quotients[atom]
+            beyond = plus(times(b, plus(bound, constant(1))), constant(1), -1)
+            yield plus(beyond, a, -1) if by < 0 else plus(a, times(b, bound), -1)
+        if atom in self._quotients or (by > 0 and atom in self._lesser):
+            for ways in self._bounds[atom][by > 0]:
+                yield plus(rest, ways[0], by)
+
+    def _divided(self, fact: Polynomial) -> Iterator[Polynomial]:
+        """Yield what a number that is no more than another says of its quotients."""
+        for atom, (a, b) in self._quotients.items():
+            most = plus(fact, a)
+            if b.keys() == {()} and most.keys() <= {()}:
+                yield {(): floor(Fraction(most.get((), 0)) / b[()]), (atom,): -1}
 
     def base(self) -> None:
         """Take the atoms so far for those that `uppers` are of."""
@@ -191,12 +244,13 @@ class Ranges:
         return self.least(a, 0) >= 0
 
     def _least(self, a: Polynomial, enough: Number) -> Number:
-        last = _last(a)
+        last, first = _last(a), a.get((), 0)
         if last < 0:
-            return a.get((), 0)
-        key = frozenset(a.items())
-        if key in self._known:
-            return self._known[key]
+            return first
+        key = _key({monomial: n for monomial, n in a.items() if monomial})
+        known, is_all = self._known.get(key, (-inf, False))
+        if is_all or known + first >= enough:
+            return known + first
         self._steps += 1
         factor, rest = _parts(a, last)
         found: Number = -inf
@@ -206,6 +260,7 @@ class Ranges:
                 every = [plus(rest, times(factor, way)) for way in ways]
                 found = max(found, min([self._least(each, enough) for each in every]))
                 if found >= enough or self._steps > STEPS:
+                    self._known[key] = max(known, found - first), False
                     return found
-        self._known[key] = found
+        self._known[key] = found - first, True
         return found

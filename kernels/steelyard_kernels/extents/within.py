@@ -9,20 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from math import ceil, gcd, prod
+from math import gcd, prod
 from typing import Final, TypeAlias
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import int32, int64
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.extents.arithmetic import FOUND, NONE, ONE, less, number
+from steelyard_kernels.extents.arithmetic import (
+    FOUND,
+    NONE,
+    ONE,
+    Extents,
+    less,
+    number,
+)
 from steelyard_kernels.extents.common import Common
 from steelyard_kernels.extents.formulas import Formula, Point
 from steelyard_kernels.extents.ranges import (
     Polynomial,
     Ranges,
     constant,
-    parted,
     plus,
     times,
     whole,
@@ -116,6 +122,7 @@ class Within:
         self.values = dict(values)
         self.blocks, self.threads = blocks, ONE
         self.conditions: dict[Operand, tuple[Facts, Facts]] = {}
+        self.some: dict[Operand, Polynomial] = {}  # what counts are that are not 0
         self.shared: dict[str, Polynomial] = {}
         self.ends: dict[Operand, tuple[Polynomial, Polynomial]] = {}
         self.rings: dict[Operand, tuple[Polynomial, Polynomial, Polynomial]] = {}
@@ -189,9 +196,12 @@ class Within:
             both = (self.of(args[0]), self.of(args[1]))
             if not any(both[1].values()):  # none but where a condition holds
                 self.conditions[at.var] = self.condition(at)
+                self.some[at.var] = self.some.get(args[0], both[0])
             if at.args[0] in self.ends and self.ends[at.args[0]][0] == both[1]:
                 self.rings[at.var] = *both, self.ends[at.args[0]][1]
             return self.ranges.atom([both], [both])
+        if at.op == "maximum" and self.of(args[1]) == NONE:
+            self.some[at.var] = self.of(args[0])
         exact = {int32, int64}.issuperset([x.type.dtype for x in (at.var, *at.args)])
         if at.op not in FOUND or not exact:
             return self.ranges.atom()
@@ -223,6 +233,9 @@ class Within:
             a, b = b, a
         below, same = less(a, b), [plus(a, b, -1), plus(b, a, -1)]
         match at.op:
+            case "greater" if a == NONE and at.args[0] in self.some:
+                held = self.conditions.get(at.args[0], ([], []))[0]
+                return [less(NONE, self.some[at.args[0]]), *held], []
             case "less" | "greater":
                 return [below], same[:1]
             case "less_equal" | "greater_equal":
@@ -262,8 +275,9 @@ class Within:
                 count = at.args[4 if buffer is at.args[0] else 5]
                 assert not isinstance(count, Buffer | Tensor)
                 element = self.ranges.between(NONE)
-                some = self.conditions.get(count, ([], []))[0]
-                facts = [less(element, self.of(count)), *some]
+                some = self.some.get(count, self.of(count))
+                facts = [less(element, some), less(NONE, some)]
+                facts += self.conditions.get(count, ([], []))[0]
                 index = plus(index, element)
             elif at.op.startswith("tensor_copy") and buffer is at.args[0]:
                 assert isinstance(at.args[2], Tensor)
@@ -363,38 +377,3 @@ class Within:
         if all(within):
             self.values[var] = self.ranges.between(NONE, plus(end, ONE, -1))
         return all(within)
-
-
-class Extents:
-    """Formulas of extents as polynomials, of these and of how many parts there are."""
-
-    def __init__(self, ranges: Ranges, least: Point, most: Point) -> None:
-        self.ranges = ranges
-        ends = zip(map(constant, least), map(constant, most), strict=True)
-        self.extents = [ranges.between(low, high) for low, high in ends]
-        self.parts: dict[object, Polynomial] = {}
-
-    def of(self, formula: Formula) -> Polynomial:
-        """Return a formula."""
-        found = constant(formula.constant)
-        for by, term in formula.terms:
-            each = ONE
-            for extent, power in zip(self.extents, term.powers, strict=True):
-                for _ in range(power):
-                    each = times(each, extent)
-            if term.of:
-                each = times(each, self.cut(term.of, term.parts))
-            found = plus(found, each, by)
-        return found
-
-    def cut(self, length: Formula, size: int) -> Polynomial:
-        """Return in how many parts of a size a length is, the last one perhaps shorter."""
-        quotient, rest = parted(self.of(length), constant(size))
-        key = frozenset(rest.items()), size
-        if rest and key not in self.parts:
-            low = plus(NONE, rest, Fraction(1, size))
-            high = plus(low, constant(Fraction(size - 1, size)))
-            lows = [(low,), (constant(ceil(self.ranges.least(low))),)]
-            highs = [(high,), *[(each,) for each in number(self.ranges.most(high))]]
-            self.parts[key] = self.ranges.atom(lows, highs)
-        return plus(quotient, self.parts[key]) if rest else quotient
