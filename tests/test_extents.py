@@ -19,6 +19,7 @@ from steelyard_kernels import array as xp
 from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.building.build import Request
 from steelyard_kernels.extents import Extent, build, runtime
+from steelyard_kernels.extents.arithmetic import FOUND
 from steelyard_kernels.extents.build import points
 from steelyard_kernels.extents.formulas import Fitter
 from steelyard_kernels.extents.ranges import Ranges, constant, plus, times
@@ -403,6 +404,57 @@ def test_bounds_hold_for_all_integers():
         assert ranges.most(poly) >= max(values)
         found += ranges.least(poly) == min(values)
     assert found > 100
+
+
+def test_bounds_hold_where_facts_do():
+    """Of quotients, remainders and lesser ones, within facts and after them, in any order."""
+    nearer = 0
+    for seed in range(300):
+        draw, ranges = random.Random(seed), Ranges()
+        x, y = (ranges.between(constant(0), constant(n)) for n in (23, 9))
+        by, more = draw.randint(2, 5), constant(draw.randint(-3, 3))
+        quotient = FOUND["div"](ranges, x, constant(by))
+        rest = FOUND["rem"](ranges, plus(x, times(y, constant(by))), constant(by + 1))
+        least = FOUND["minimum"](ranges, plus(quotient, more), y)
+        further = FOUND["div"](ranges, quotient, constant(2))
+        atoms = [x, y, quotient, rest, least, further]
+        (shift,) = more.values() or (0,)
+        values = [
+            (
+                a,
+                b,
+                a // by,
+                (a + b * by) % (by + 1),
+                min(a // by + shift, b),
+                a // by // 2,
+            )
+            for a in range(24)
+            for b in range(10)
+        ]
+
+        def drawn(draw=draw, atoms=atoms):
+            factors = [draw.randint(-4, 4) * draw.randint(0, 1) for _ in atoms]
+            if draw.random() < 0.3:
+                factors = [-1, *[0] * (len(atoms) - 1)]  # which bounds its quotients
+            first, found = draw.randint(-12, 24), {}
+            for factor, atom in zip(factors, atoms, strict=True):
+                found = plus(found, atom, factor)
+            return plus(found, constant(first)), (first, factors)
+
+        table = np.array(values)
+        polys, facts = [drawn() for _ in range(4)], [drawn() for _ in range(2)]
+        held = [first + table @ factors >= 0 for _, (first, factors) in facts]
+        for count in (0, 1, 2, 1, 0, 2):  # anew each time
+            there = np.logical_and.reduce([np.full(len(table), True), *held[:count]])
+            with ranges.assuming([fact for fact, _ in facts[:count]]):
+                for poly, (first, factors) in polys:
+                    every, found = first + table @ factors, ranges.least(poly)
+                    assert found <= min(every[there], default=math.inf)
+                    assert ranges.holds(poly) == (found >= 0)
+                    nearer += bool(count) and found > every.min()
+            poly, (first, factors) = polys[0]
+            assert ranges.least(poly) <= min(first + table @ factors)
+    assert nearer > 300
 
 
 def test_a_second_process_finds_the_build(tmp_path):

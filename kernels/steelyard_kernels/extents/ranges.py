@@ -211,7 +211,8 @@ class Ranges:
         for atom, (a, b) in self._quotients.items():
             most = plus(fact, a)
             if b.keys() == {()} and most.keys() <= {()}:
-                yield {(): floor(Fraction(most.get((), 0)) / b[()]), (atom,): -1}
+                share = floor(Fraction(most.get((), 0)) / b[()])
+                yield plus(constant(share), {(atom,): 1}, -1)
 
     def base(self) -> None:
         """Take the atoms so far for those that `uppers` are of."""
