@@ -70,12 +70,15 @@ def in_words(
     """Give all that nodes say but their numbers, which `position` counts from 0."""
     for node in everywhere(nodes):
         position[node.number] = len(position)
-        yield _describe(node, position)
+        name, what, *rest = word(node)
+        if isinstance(node, Result):
+            what = (what, *_loop(node, position))
+        args = tuple(position[arg.number] for arg in operands(node))
+        yield name, what, *rest, args
 
 
-def _describe(  # noqa: C901 - one case a production
-    node: Node, position: Mapping[int, int]
-) -> tuple[object, ...]:
+def word(node: Node) -> tuple[object, ...]:  # noqa: C901 - one case a production
+    """Return what a node says itself: neither what it reads nor a loop's body."""
     what: object = None
     match node:
         case Apply():
@@ -99,11 +102,10 @@ def _describe(  # noqa: C901 - one case a production
         case Parameter():
             what = (node.role, node.place)
         case Result():
-            what = (node.place, *_loop(node, position))
+            what = node.place
         case _:
             pass
-    args = tuple(position[arg.number] for arg in operands(node))
-    return type(node).__name__, what, node.shape, node.dtype, args
+    return type(node).__name__, what, node.shape, node.dtype
 
 
 def _loop(node: Result, position: Mapping[int, int]) -> tuple[object, ...]:

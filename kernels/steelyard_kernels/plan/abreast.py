@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Final
 
 from steelyard_kernels.expression.structure import structure
@@ -28,6 +29,8 @@ def abreast(launches: Iterable[Launch], updates: Mapping[str, str]) -> list[Laun
     wrote: dict[Home, int] = {}  # the last place that writes an array, or reads it
     read: dict[Home, int] = {}
 
+    said = cache(structure)  # most launches have a program that others have
+
     def home(each: Home) -> Home:
         return updates.get(each, each) if isinstance(each, str) else each
 
@@ -36,7 +39,7 @@ def abreast(launches: Iterable[Launch], updates: Mapping[str, str]) -> list[Laun
         written = list(into)
         before = [wrote.get(each, -1) for each in (*of, *written)]
         before += [read.get(each, -1) for each in written]
-        same = alike.setdefault(structure(launch.program), [])
+        same = alike.setdefault(said(launch.program), [])
         free = [n for n in same if n > max(before) and len(found[n]) < MOST]
         place = free[0] if free else len(found)
         if not free:

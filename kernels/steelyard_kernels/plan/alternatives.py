@@ -21,7 +21,7 @@ from steelyard_kernels.plan.homes import reason_of
 from steelyard_kernels.plan.launches import Plan
 from steelyard_kernels.plan.partition import groups_of, planned
 from steelyard_kernels.plan.parts import Given, parts_of
-from steelyard_kernels.plan.pieces import Group, computed, inside
+from steelyard_kernels.plan.pieces import Group, computed
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.schedule import Part, Refuse, Schedule
@@ -158,5 +158,6 @@ class _Steps:
         return id(made)
 
     def _what(self, group: Group) -> str:
-        nodes, _ = inside(group.values, self.groups.memory(group))
+        memory = self.groups.memory(group)
+        nodes, _ = self.groups.pieces.inside(group.values, memory)
         return reason_of(nodes, group.values, again=bool(group.again))

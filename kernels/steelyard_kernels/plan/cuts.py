@@ -136,10 +136,10 @@ class Cuts:
         self._uses = users(program.nodes)
         self._needs: dict[int, Needs] = {n: frozenset({n}) for n in first}
         self._loops: dict[int, int] = {}  # their first results' numbers, by their ids
+        products = [node for node in program.nodes if is_product(node)]
+        self.products = {node.number for node in products}
         self._multiplied = {  # which belong to the sums of them
-            multiplied(node).number
-            for node in program.nodes
-            if isinstance(node, Reduce) and is_product(node)
+            multiplied(node).number for node in products if isinstance(node, Reduce)
         }
         for node in program.nodes:
             self._visit(node)
@@ -177,13 +177,15 @@ class Cuts:
             taken = uncopied(node.arg)
             computed = [] if source(taken) is not None else [taken]
             self._store(computed, node, "elements of it are gathered")
-        elif (
+        read = self._read(node)
+        if (
             isinstance(node, Apply)
             and node.number not in self._multiplied
-            and not self.joint(self._read(node))
+            and not self.joint(read)
         ):
             self._part(node)
-        self._needs[node.number] = self._read(node)
+            read = self._read(node)
+        self._needs[node.number] = read
 
     def _lines_of(self, node: View) -> list[Node]:
         """Return the lines of which a view has one element, which no thread keeps."""
@@ -265,17 +267,15 @@ class Cuts:
 
     def _weight(self, node: Node) -> tuple[bool, int]:
         found = self.seen(node) - {MOVED}
-        products = any(is_product(self.nodes[number]) for number in found)
-        return products, max(found, default=-1)
+        return not self.products.isdisjoint(found), max(found, default=-1)
 
     def joint(self, needs: Needs) -> bool:
         """Say whether one kernel computes these reductions, each once."""
-        every = [self.nodes[number] for number in needs if number != MOVED]
-        if len(every) < 2:
+        if len(needs - {MOVED}) < 2:
             return True
-        if MOVED in needs or any(map(is_product, every)):
+        if MOVED in needs or not self.products.isdisjoint(needs):
             return False
-        first, *rest = every
+        first, *rest = [self.nodes[number] for number in needs]
         return isinstance(first, Reduce) and all(
             isinstance(each, Reduce)
             and each.axes == first.axes
@@ -305,6 +305,8 @@ class Cuts:
         read often. Views and widening casts are read from where they are made of, and what
         follows from a product that others need too is computed again.
         """
+        if not self.seen(root):
+            return []
         chosen: dict[int, frozenset[int]] = {}
         common = frozenset[int]().union(*[self._needs[n] for n in self.reasons])
         behind = self._behind(root)
@@ -323,7 +325,7 @@ class Cuts:
                     size *= node.dtype.bytes
                 alone = frozenset({node.number})
                 again = spreads(node) and node not in joined
-                shared = any(is_product(self.nodes[n]) for n in rest & common)
+                shared = not self.products.isdisjoint(rest & common)
                 fewer = not again and nbytes(node) + shared <= size
                 chosen[node.number] = alone if fewer else rest
             also = self._uses.get(node.number, 0) > uses.get(node.number, 0)

@@ -8,6 +8,8 @@ to take longer together.
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+from functools import cache
 from itertools import islice, pairwise
 from math import prod
 from typing import Final
@@ -15,7 +17,7 @@ from typing import Final
 from steelyard_kernels.expression.expr import Input, Node, Reduce, Result
 from steelyard_kernels.plan.cuts import MOVED
 from steelyard_kernels.plan.groups import Groups, numbers
-from steelyard_kernels.plan.pieces import Group, computed, inside
+from steelyard_kernels.plan.pieces import Group, computed
 from steelyard_kernels.plan.products import is_product
 from steelyard_kernels.plan.rates import (
     has_schedule,
@@ -144,6 +146,9 @@ class Weights:
 
     def __init__(self, groups: Groups) -> None:
         self.groups = groups
+        self._of_size: dict[int, set[int]] = {}  # by elements
+        for node in groups.cuts.program.nodes:
+            self._of_size.setdefault(prod(node.shape), set()).add(node.number)
 
     def weigh(self) -> None:
         """Have all that multiply computed weights compute these again, if kernels do.
@@ -151,19 +156,23 @@ class Weights:
         What they are made of but products, one value a row, is stored for that; what
         nobody reads then is not. The last ones come first: these may be made of others.
         """
-        groups = self.groups
+        groups, weighed = self.groups, cache(self._weighed)
         every = {read.number: read for group in groups.every for read in group.reads}
         for number in sorted(every.keys() & groups.of.keys(), reverse=True):
             weights, readers = every[number], groups.readers(every[number])
             if isinstance(weights, Reduce) and not is_product(weights):
                 continue  # one value a row
-            found = [self._weighed(group, prod(weights.shape)) for group in readers]
-            if weights.number in groups.own or not all(again for again, _ in found):
+            size = prod(weights.shape)
+            if weights.number in groups.own or not all(
+                weighed(group, size)[0] for group in readers
+            ):
                 continue
+            found = [weighed(group, size) for group in readers]
             for group, (again, rows) in zip(readers, found, strict=True):
                 groups.store(rows, "weights are made of it")
                 self._beside(group, again)
             groups.forget()
+            weighed.cache_clear()
         self._total()
         groups.forget()
 
@@ -172,14 +181,13 @@ class Weights:
 
         Matrices are of a size; there are none where no kernel sums rows so.
         """
-        groups, own = self.groups, numbers(group.values)
-        sizes = {n: prod(groups.cuts.nodes[n].shape) for n in groups.stored}
-        again = frozenset([n for n in sizes.keys() - own if sizes[n] == size])
-        memory = groups.stored.keys() - again
-        products = filter(is_product, computed(group.values, memory))
+        groups, stored = self.groups, self.groups.stored.keys()
+        again = frozenset(self._of_size[size] & stored) - numbers(group.values)
+        memory, every = stored - again, groups.cuts.products
+        products = (n for n in computed(group.values, memory) if n.number in every)
         if len([*islice(products, PRODUCTS.stop)]) not in PRODUCTS:
             return frozenset(), []
-        nodes, _ = inside(group.values, memory)
+        nodes, _ = groups.pieces.inside(group.values, memory)
         rows: list[Node] = [
             n for n in nodes if isinstance(n, Reduce) and not is_product(n)
         ]
@@ -187,7 +195,7 @@ class Weights:
         fits = self._scores(group.values, memory)
         return (again if fits else frozenset()), rows
 
-    def _scores(self, values: list[Node], memory: set[int]) -> int:
+    def _scores(self, values: list[Node], memory: AbstractSet[int]) -> int:
         """Return of how many products a kernel makes weights; 0 if none does."""
         program, _ = self.groups.pieces.of(values, memory)
         return self.groups.once(weighted_scores, program, self.groups.device)
@@ -195,7 +203,8 @@ class Weights:
     def _beside(self, group: Group, again: frozenset[int]) -> None:
         """Have a launch weigh sums, with another one that does if a kernel does both."""
         groups, values, needs = self.groups, group.values, group.needs
-        reads = numbers(inside(values, groups.stored.keys() - again)[1])
+        memory = groups.stored.keys() - again
+        reads = numbers(groups.pieces.inside(values, memory)[1])
         for other in [g for g in groups.every if g.again and reads & numbers(g.reads)]:
             joined = again | other.again
             both = sorted([*values, *other.values], key=lambda n: n.number)

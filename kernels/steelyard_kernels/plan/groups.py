@@ -7,6 +7,7 @@ schedules, and must be predicted to take no longer than the launches that it rep
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -21,9 +22,8 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.nest.axes import stored
 from steelyard_kernels.plan.bodies import Body
-from steelyard_kernels.plan.cuts import MOVED, Cuts, is_still
-from steelyard_kernels.plan.pieces import Group, Pieces, inside
-from steelyard_kernels.plan.products import is_product
+from steelyard_kernels.plan.cuts import Cuts, is_still
+from steelyard_kernels.plan.pieces import Group, Pieces
 from steelyard_kernels.plan.rates import predicted
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
@@ -60,9 +60,10 @@ class Groups:
             node = self.cuts.nodes[number]
             self.add(Group([node], self.cuts.needs(node)))
 
-    def memory(self, group: Group) -> set[int]:
+    def memory(self, group: Group) -> AbstractSet[int]:
         """Return the numbers of the stored values that a launch may read."""
-        return self.stored.keys() - group.again
+        stored = self.stored.keys()
+        return stored - group.again if group.again else stored
 
     def add(self, group: Group) -> None:
         """Add a launch."""
@@ -77,7 +78,7 @@ class Groups:
         body = self.body(group)
         if body is not None:
             return [*body.memory]
-        return inside(group.values, self.memory(group))[1]
+        return self.pieces.inside(group.values, self.memory(group))[1]
 
     def drop(self, group: Group) -> None:
         """Take a launch out."""
@@ -91,8 +92,7 @@ class Groups:
 
     def multiplies(self, group: Group) -> bool:
         """Say whether a launch has a product."""
-        nodes = self.cuts.nodes
-        return any(is_product(nodes[n]) for n in group.needs - {MOVED})
+        return not self.cuts.products.isdisjoint(group.needs)
 
     def body(self, group: Group) -> Body | None:
         """Return the loop whose turns' launches a launch stands for, if there is one."""
@@ -236,7 +236,7 @@ class Groups:
     def still(self, one: Group, other: Group) -> bool:
         """Say whether what one stores is read at the places where the other computes."""
         own = {node.number for node in one.values}
-        nodes, _ = inside(other.values, self.stored)
+        nodes, _ = self.pieces.inside(other.values, self.stored.keys())
         behind = set(own)
         for node in nodes:
             if any(arg.number in behind for arg in operands(node)):

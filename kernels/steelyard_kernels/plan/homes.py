@@ -22,7 +22,7 @@ from steelyard_kernels.plan.cuts import is_walk, nbytes
 from steelyard_kernels.plan.groups import Groups
 from steelyard_kernels.plan.launches import Home, Launch, Plan
 from steelyard_kernels.plan.parts import parts_of
-from steelyard_kernels.plan.pieces import Group, copying, inside
+from steelyard_kernels.plan.pieces import Group, copying
 from steelyard_kernels.plan.products import is_product
 from steelyard_kernels.plan.repeats import Flow, Repeated
 
@@ -137,7 +137,7 @@ class Laid:
         memory = self._groups.memory(group)
         made, read = self._groups.pieces.of(values, memory, updates)
         reads = tuple(map(self._home, read))
-        nodes, _ = inside(group.values, memory)
+        nodes, _ = self._groups.pieces.inside(group.values, memory)
         reason = reason_of(nodes, group.values, again=bool(group.again))
         return Launch(made, reads, tuple(writes), reason)
 

@@ -74,7 +74,11 @@ def given(program: Program, device: Machine | Gpu, parts: Sequence[Part]) -> Pla
 
 def groups_of(program: Program, device: Machine | Gpu) -> Groups:
     """Return which values share a launch, totals handed over where that has schedules."""
-    program = _widened(_shown(batched(program) if program.chains else program), device)
+    program = _shown(batched(program) if program.chains else program)
+    return _of_widened(_widened(program, device), device)
+
+
+def _of_widened(program: Program, device: Machine | Gpu) -> Groups:
     found = _groups_of(program, device, hands=True)
     if any(isinstance(node, Handed) for node in found.cuts.program.nodes):
         every = [launch.program for launch in planned(found).launches]
@@ -138,7 +142,7 @@ def _of_loops(program: Program, device: Machine | Gpu) -> Plan | None:
 
 def _of_nests(program: Program, device: Machine | Gpu) -> Plan | None:
     program = _widened(program, device)
-    groups = groups_of(program, device)
+    groups = _of_widened(_shown(program), device)
     plan = planned(groups)
     single = sum(each.program.copies for each in plan.launches) == 1
     if single and not loops(program.nodes):

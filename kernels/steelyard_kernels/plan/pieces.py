@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from steelyard_kernels.expression.expr import (
@@ -10,12 +11,13 @@ from steelyard_kernels.expression.expr import (
     Node,
     Output,
     Program,
+    Result,
     Scalar,
     operands,
 )
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import Again
-from steelyard_kernels.expression.structure import in_words, reachable
+from steelyard_kernels.expression.structure import in_words, reachable, word
 from steelyard_kernels.plan.cuts import MOVED, Needs
 
 
@@ -53,64 +55,114 @@ def computed(values: Iterable[Node], memory: Container[int]) -> Iterator[Node]:
             yield node
 
 
-def inside(
-    values: Iterable[Node], memory: Container[int]
-) -> tuple[list[Node], list[Node]]:
-    """Return what computes some values, operands first, and what that reads, in order.
+@dataclass(eq=False, slots=True)
+class _Part:
+    """What computes some values, operands first, and what that reads, in order."""
 
-    `memory` are the numbers of what other launches store; the values are computed. The
-    order is that in which values need nodes, so that equal parts of a program are equal.
+    nodes: list[Node]
+    read: list[Node]
+    computed: set[int]  # which no memory holds, beside the values
+    stored: set[int]  # which memory holds
+    made: dict[tuple[int | None, ...], Program] = field(default_factory=dict)
+
+
+def _part(values: Sequence[Node], memory: AbstractSet[int]) -> _Part:
+    """Find what computes some values, in the order in which these need nodes.
+
+    So equal parts of a program are equal.
     """
     pending = [*values][::-1]
     own = {node.number for node in pending}
     found: dict[int, Node] = {}
     read: dict[int, Node] = {}
-    opened: set[int] = set()
+    opened: dict[int, tuple[Node, ...]] = {}  # with what they read
     while pending:
         node = pending[-1]
-        stored = node.number in memory and node.number not in own
-        if isinstance(node, Input) or stored:
-            read[node.number] = node
-        elif node.number not in opened:
-            opened.add(node.number)
-            pending += operands(node)[::-1]
-            continue
+        number = node.number
+        if number in opened:
+            found[number] = pending.pop()
+        elif isinstance(node, Input) or (number in memory and number not in own):
+            read[number] = pending.pop()
         else:
-            found[node.number] = node
-        pending.pop()
+            opened[number] = operands(node)
+            pending += [n for n in opened[number][::-1] if n.number not in opened]
     nodes = list(found.values())
-    first = {arg.number: None for node in nodes for arg in operands(node)}
+    first = {arg.number: None for number in found for arg in opened[number]}
     order = dict.fromkeys([*[n for n in first if n in read], *sorted(read)])
-    return nodes, [read[number] for number in order]
+    given = {number for number, node in read.items() if isinstance(node, Input)}
+    every = [read[number] for number in order]
+    return _Part(nodes, every, found.keys() - own, read.keys() - given)
 
 
 class Pieces:
-    """Parts of programs as programs: those that say the same are one, made once."""
+    """Parts of a program as programs: those that say the same are one, made once."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._made: dict[object, Program] = {}
+        self._parts: dict[tuple[int, ...], list[_Part]] = {}  # by values' numbers
+        self._words: dict[object, int] = {}  # which nodes say, each by its place
+        self._said: dict[int, tuple[int, Sequence[int]]] = {}  # with operands' numbers
+
+    def inside(
+        self, values: Sequence[Node], memory: AbstractSet[int]
+    ) -> tuple[list[Node], list[Node]]:
+        """Return what computes some values, operands first, and what that reads, in order.
+
+        `memory` are the numbers of what other launches store; the values are computed.
+        """
+        part = self._part(values, memory)
+        return part.nodes, part.read
 
     def of(
         self,
         values: Sequence[Node],
-        memory: Container[int],
+        memory: AbstractSet[int],
         updates: Sequence[int | None] = (),
     ) -> tuple[Program, list[Node]]:
         """Return a program of some values, and the nodes that are its inputs, in order.
 
         `updates` are the numbers of the inputs that values overwrite.
         """
-        nodes, read = inside(values, memory)
-        position = {node.number: place for place, node in enumerate(read)}
-        inputs = tuple((node.shape, node.dtype) for node in read)
+        part = self._part(values, memory)
+        overwritten = tuple(updates) or (None,) * len(values)
+        if overwritten not in part.made:
+            part.made[overwritten] = self._program(values, part, overwritten)
+        return part.made[overwritten], part.read
+
+    def _part(self, values: Sequence[Node], memory: AbstractSet[int]) -> _Part:
+        """Return what was found before where memory holds as much of it."""
+        known = self._parts.setdefault(tuple([node.number for node in values]), [])
+        for part in known:
+            if part.stored <= memory and memory.isdisjoint(part.computed):
+                return part
+        known.append(_part(values, memory))
+        return known[-1]
+
+    def _program(
+        self, values: Sequence[Node], part: _Part, updates: Sequence[int | None]
+    ) -> Program:
+        """Return a program of a part, the one of an equal part if there is one."""
+        position = {node.number: place for place, node in enumerate(part.read)}
+        inputs = tuple((node.shape, node.dtype) for node in part.read)
         into = tuple(None if n is None else position[n] for n in updates)
-        into = into or (None,) * len(values)
-        said = tuple(in_words(nodes, position))
+        if any(isinstance(node, Result) for node in part.nodes):
+            said: tuple[object, ...] = tuple(in_words(part.nodes, position))
+        else:
+            said = tuple([self._say(node, position) for node in part.nodes])
         key = inputs, said, tuple(position[node.number] for node in values), into
         if key not in self._made:
-            self._made[key] = _program(self.name, values, nodes, read, into)
-        return self._made[key], read
+            self._made[key] = _program(self.name, values, part.nodes, part.read, into)
+        return self._made[key]
+
+    def _say(self, node: Node, position: dict[int, int]) -> tuple[int, ...]:
+        """Return all that a node says but its number, which `position` counts from 0."""
+        if node.number not in self._said:
+            place = self._words.setdefault(word(node), len(self._words))
+            self._said[node.number] = place, [arg.number for arg in operands(node)]
+        place, args = self._said[node.number]
+        position[node.number] = len(position)
+        return place, *[position[number] for number in args]
 
 
 def _program(
