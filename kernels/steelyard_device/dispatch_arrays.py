@@ -14,8 +14,7 @@ check:
   %more = icmp slt i64 %i, %count
   br i1 %more, label %one, label %yes
 one:
-  %object.at = getelementptr ptr, ptr %args, i64 %i
-  %object = load ptr, ptr %object.at
+  %object = load ptr at ptr, ptr %args, i64 %i
   %placed = call i1 @placed(ptr %record, ptr %object, i64 %i, ptr %objects, ptr %addresses)
   br i1 %placed, label %check, label %no
 yes:
@@ -33,8 +32,7 @@ entry:
 shape:
   br i1 %single, label %check, label %several
 several:
-  %type.at = getelementptr ptr, ptr %out, i64 1
-  %type = load ptr, ptr %type.at
+  %type = load ptr at ptr, ptr %out, i64 1
   %is.tuple = icmp eq ptr %type, {tuple}
   br i1 %is.tuple, label %size, label %no
 size:
@@ -72,17 +70,14 @@ no:
 
 define internal i1 @placed(ptr %record, ptr %object, i64 %number, ptr %objects, ptr %addresses) {
 entry:
-  %arrays.at = getelementptr %record, ptr %record, i32 0, i32 4
-  %arrays = load ptr, ptr %arrays.at
+  %arrays = load ptr at %record, ptr %record, i32 0, i32 4
   %array = getelementptr %array, ptr %arrays, i64 %number
   %expected = load ptr, ptr %array
-  %type.at = getelementptr ptr, ptr %object, i64 1
-  %type = load ptr, ptr %type.at
+  %type = load ptr at ptr, ptr %object, i64 1
   %same = icmp eq ptr %type, %expected
   br i1 %same, label %look, label %no
 look:
-  %object.at = getelementptr ptr, ptr %objects, i64 %number
-  store ptr %object, ptr %object.at
+  store ptr %object at ptr, ptr %objects, i64 %number
   %address.at = getelementptr i64, ptr %addresses, i64 %number
   %tensors = load i64, ptr %record
   %foreign = icmp ne i64 %tensors, 0
@@ -99,35 +94,28 @@ no:
 
 define internal i1 @numpy(ptr %object, ptr %array, ptr %address) {
 entry:
-  %dtype.at = getelementptr i64, ptr %object, i64 7
-  %dtype = load i64, ptr %dtype.at
-  %dtype.expected.at = getelementptr %array, ptr %array, i32 0, i32 1
-  %dtype.expected = load i64, ptr %dtype.expected.at
+  %dtype = load i64 at i64, ptr %object, i64 7
+  %dtype.expected = load i64 at %array, ptr %array, i32 0, i32 1
   %same.dtype = icmp eq i64 %dtype, %dtype.expected
   %nd.at = getelementptr i64, ptr %object, i64 3
   %nd.32 = load i32, ptr %nd.at
   %nd = zext i32 %nd.32 to i64
-  %nd.expected.at = getelementptr %array, ptr %array, i32 0, i32 2
-  %nd.expected = load i64, ptr %nd.expected.at
+  %nd.expected = load i64 at %array, ptr %array, i32 0, i32 2
   %same.nd = icmp eq i64 %nd, %nd.expected
   %flags.at = getelementptr i64, ptr %object, i64 8
   %flags.32 = load i32, ptr %flags.at
   %flags = zext i32 %flags.32 to i64
-  %flags.expected.at = getelementptr %array, ptr %array, i32 0, i32 3
-  %flags.expected = load i64, ptr %flags.expected.at
+  %flags.expected = load i64 at %array, ptr %array, i32 0, i32 3
   %flags.seen = and i64 %flags, %flags.expected
   %same.flags = icmp eq i64 %flags.seen, %flags.expected
   %same.two = and i1 %same.dtype, %same.nd
   %same = and i1 %same.two, %same.flags
   br i1 %same, label %shapes, label %no
 shapes:
-  %data.at = getelementptr i64, ptr %object, i64 2
-  %data = load i64, ptr %data.at
+  %data = load i64 at i64, ptr %object, i64 2
   store i64 %data, ptr %address
-  %shape.at = getelementptr ptr, ptr %object, i64 4
-  %shape = load ptr, ptr %shape.at
-  %shape.expected.at = getelementptr %array, ptr %array, i32 0, i32 4
-  %shape.expected = load ptr, ptr %shape.expected.at
+  %shape = load ptr at ptr, ptr %object, i64 4
+  %shape.expected = load ptr at %array, ptr %array, i32 0, i32 4
   %equal = call i1 @equal(ptr %shape, ptr %shape.expected, i64 %nd)
   ret i1 %equal
 no:
@@ -143,10 +131,8 @@ check:
   %more = icmp slt i64 %i, %count
   br i1 %more, label %compare, label %yes
 compare:
-  %a.at = getelementptr i64, ptr %one, i64 %i
-  %a = load i64, ptr %a.at
-  %b.at = getelementptr i64, ptr %other, i64 %i
-  %b = load i64, ptr %b.at
+  %a = load i64 at i64, ptr %one, i64 %i
+  %b = load i64 at i64, ptr %other, i64 %i
   %same = icmp eq i64 %a, %b
   br i1 %same, label %check, label %no
 yes:
@@ -158,8 +144,7 @@ no:
 define internal i1 @tensor(ptr %record, ptr %object, ptr %array, ptr %address) {
 entry:
   %seen = alloca %tensor
-  %exchange.at = getelementptr %record, ptr %record, i32 0, i32 24
-  %exchange = load ptr, ptr %exchange.at
+  %exchange = load ptr at %record, ptr %record, i32 0, i32 24
   %status = call i32 %exchange(ptr %object, ptr %seen)
   %read = icmp eq i32 %status, 0
   br i1 %read, label %compare, label %refused
@@ -167,46 +152,38 @@ refused:
   call void @PyErr_Clear()
   br label %no
 compare:
-  %device.at = getelementptr %tensor, ptr %seen, i32 0, i32 1
-  %device = load i64, ptr %device.at
+  %device = load i64 at %tensor, ptr %seen, i32 0, i32 1
   %device.expected = call i64 @field(ptr %record, i64 27)
   %same.device = icmp eq i64 %device, %device.expected
   %nd.at = getelementptr %tensor, ptr %seen, i32 0, i32 2
   %nd.32 = load i32, ptr %nd.at
   %nd = zext i32 %nd.32 to i64
-  %nd.expected.at = getelementptr %array, ptr %array, i32 0, i32 2
-  %nd.expected = load i64, ptr %nd.expected.at
+  %nd.expected = load i64 at %array, ptr %array, i32 0, i32 2
   %same.nd = icmp eq i64 %nd, %nd.expected
   %dtype.at = getelementptr %tensor, ptr %seen, i32 0, i32 3
   %dtype.32 = load i32, ptr %dtype.at
   %dtype = zext i32 %dtype.32 to i64
-  %dtype.expected.at = getelementptr %array, ptr %array, i32 0, i32 1
-  %dtype.expected = load i64, ptr %dtype.expected.at
+  %dtype.expected = load i64 at %array, ptr %array, i32 0, i32 1
   %same.dtype = icmp eq i64 %dtype, %dtype.expected
   %same.two = and i1 %same.device, %same.nd
   %same = and i1 %same.two, %same.dtype
   br i1 %same, label %shapes, label %no
 shapes:
-  %shape.at = getelementptr %tensor, ptr %seen, i32 0, i32 4
-  %shape = load ptr, ptr %shape.at
-  %shape.expected.at = getelementptr %array, ptr %array, i32 0, i32 4
-  %shape.expected = load ptr, ptr %shape.expected.at
+  %shape = load ptr at %tensor, ptr %seen, i32 0, i32 4
+  %shape.expected = load ptr at %array, ptr %array, i32 0, i32 4
   %equal = call i1 @equal(ptr %shape, ptr %shape.expected, i64 %nd)
   br i1 %equal, label %strided, label %no
 strided:
-  %strides.at = getelementptr %tensor, ptr %seen, i32 0, i32 5
-  %strides = load ptr, ptr %strides.at
+  %strides = load ptr at %tensor, ptr %seen, i32 0, i32 5
   %compact = icmp eq ptr %strides, null
   br i1 %compact, label %lies, label %steps
 steps:
-  %strides.expected.at = getelementptr %array, ptr %array, i32 0, i32 5
-  %strides.expected = load ptr, ptr %strides.expected.at
+  %strides.expected = load ptr at %array, ptr %array, i32 0, i32 5
   %contiguous = call i1 @equal(ptr %strides, ptr %strides.expected, i64 %nd)
   br i1 %contiguous, label %lies, label %no
 lies:
   %data = load i64, ptr %seen
-  %offset.at = getelementptr %tensor, ptr %seen, i32 0, i32 6
-  %offset = load i64, ptr %offset.at
+  %offset = load i64 at %tensor, ptr %seen, i32 0, i32 6
   %first = add i64 %data, %offset
   store i64 %first, ptr %address
   ret i1 true
@@ -221,8 +198,7 @@ entry:
   %any = icmp ne i64 %mask, 0
   br i1 %any, label %loop, label %yes
 loop:
-  %arrays.at = getelementptr %record, ptr %record, i32 0, i32 4
-  %arrays = load ptr, ptr %arrays.at
+  %arrays = load ptr at %record, ptr %record, i32 0, i32 4
   br label %check
 check:
   %i = phi i64 [ 0, %loop ], [ %i.next, %one ]
@@ -231,10 +207,8 @@ check:
   %more = icmp slt i64 %i, %count
   br i1 %more, label %one, label %end
 one:
-  %address.at = getelementptr i64, ptr %addresses, i64 %i
-  %address = load i64, ptr %address.at
-  %counts.at = getelementptr %array, ptr %arrays, i64 %i, i32 7
-  %counts = load i64, ptr %counts.at
+  %address = load i64 at i64, ptr %addresses, i64 %i
+  %counts = load i64 at %array, ptr %arrays, i64 %i, i32 7
   %counted = mul i64 %address, %counts
   %bits.next = or i64 %bits, %counted
   br label %check
@@ -252,8 +226,7 @@ yes:
 define internal i1 @apart(ptr %record, ptr %addresses) {
 entry:
   %count = call i64 @field(ptr %record, i64 8)
-  %pairs.at = getelementptr %record, ptr %record, i32 0, i32 7
-  %pairs = load ptr, ptr %pairs.at
+  %pairs = load ptr at %record, ptr %record, i32 0, i32 7
   br label %check
 check:
   %i = phi i64 [ 0, %entry ], [ %i.next, %one ]
@@ -263,16 +236,11 @@ check:
 one:
   %pair = getelementptr %pair, ptr %pairs, i64 %i
   %a.number = load i64, ptr %pair
-  %b.number.at = getelementptr %pair, ptr %pair, i32 0, i32 1
-  %b.number = load i64, ptr %b.number.at
-  %a.size.at = getelementptr %pair, ptr %pair, i32 0, i32 2
-  %a.size = load i64, ptr %a.size.at
-  %b.size.at = getelementptr %pair, ptr %pair, i32 0, i32 3
-  %b.size = load i64, ptr %b.size.at
-  %a.at = getelementptr i64, ptr %addresses, i64 %a.number
-  %a = load i64, ptr %a.at
-  %b.at = getelementptr i64, ptr %addresses, i64 %b.number
-  %b = load i64, ptr %b.at
+  %b.number = load i64 at %pair, ptr %pair, i32 0, i32 1
+  %a.size = load i64 at %pair, ptr %pair, i32 0, i32 2
+  %b.size = load i64 at %pair, ptr %pair, i32 0, i32 3
+  %a = load i64 at i64, ptr %addresses, i64 %a.number
+  %b = load i64 at i64, ptr %addresses, i64 %b.number
   %distance = sub i64 %a, %b
   %before = sub i64 0, %a.size
   %after.start = icmp sgt i64 %distance, %before
@@ -292,8 +260,7 @@ entry:
   %host = icmp eq i64 %tensors, 0
   br i1 %host, label %yes, label %ask
 ask:
-  %current.at = getelementptr %record, ptr %record, i32 0, i32 25
-  %current = load ptr, ptr %current.at
+  %current = load ptr at %record, ptr %record, i32 0, i32 25
   %device = call i64 @field(ptr %record, i64 27)
   %kind = trunc i64 %device to i32
   %high = lshr i64 %device, 32

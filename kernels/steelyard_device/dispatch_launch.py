@@ -11,8 +11,7 @@ object: below, two lines of it are not worth a larger block of NumPy's."""
 TEXT: Final = r"""
 define internal i1 @allocate(ptr %record, i64 %first, i64 %end, ptr %objects, ptr %addresses) {
 entry:
-  %arrays.at = getelementptr %record, ptr %record, i32 0, i32 4
-  %arrays = load ptr, ptr %arrays.at
+  %arrays = load ptr at %record, ptr %record, i32 0, i32 4
   br label %check
 check:
   %i = phi i64 [ %first, %entry ], [ %i.next, %made ]
@@ -25,10 +24,8 @@ one:
   %lost = icmp eq ptr %object, null
   br i1 %lost, label %no, label %made
 made:
-  %object.at = getelementptr ptr, ptr %objects, i64 %i
-  store ptr %object, ptr %object.at
-  %data.at = getelementptr i64, ptr %object, i64 2
-  %data = load i64, ptr %data.at
+  store ptr %object at ptr, ptr %objects, i64 %i
+  %data = load i64 at i64, ptr %object, i64 2
   %address.at = getelementptr i64, ptr %addresses, i64 %i
   store i64 %data, ptr %address.at
   br label %check
@@ -44,15 +41,12 @@ define internal ptr @new(ptr %array) {
 entry:
   %room = alloca i64
   %type = load ptr, ptr %array
-  %dtype.at = getelementptr %array, ptr %array, i32 0, i32 1
-  %dtype = load ptr, ptr %dtype.at
+  %dtype = load ptr at %array, ptr %array, i32 0, i32 1
   %nd.at = getelementptr %array, ptr %array, i32 0, i32 2
   %nd.64 = load i64, ptr %nd.at
   %nd = trunc i64 %nd.64 to i32
-  %shape.at = getelementptr %array, ptr %array, i32 0, i32 4
-  %shape = load ptr, ptr %shape.at
-  %bytes.at = getelementptr %array, ptr %array, i32 0, i32 6
-  %bytes = load i64, ptr %bytes.at
+  %shape = load ptr at %array, ptr %array, i32 0, i32 4
+  %bytes = load i64 at %array, ptr %array, i32 0, i32 6
   %small = icmp slt i64 %bytes, {small}
   br i1 %small, label %plain, label %within
 plain:
@@ -67,8 +61,7 @@ within:
   %lost = icmp eq ptr %base, null
   br i1 %lost, label %no, label %view
 view:
-  %data.at = getelementptr i64, ptr %base, i64 2
-  %data = load i64, ptr %data.at
+  %data = load i64 at i64, ptr %base, i64 2
   %up = add i64 %data, 63
   %line = and i64 %up, -64
   %start = inttoptr i64 %line to ptr
@@ -101,8 +94,7 @@ check:
   %more = icmp slt i64 %i, %end
   br i1 %more, label %one, label %exit
 one:
-  %object.at = getelementptr ptr, ptr %objects, i64 %i
-  %object = load ptr, ptr %object.at
+  %object = load ptr at ptr, ptr %objects, i64 %i
   call void @Py_DecRef(ptr %object)
   br label %check
 exit:
@@ -112,8 +104,7 @@ exit:
 define internal void @pack(ptr %record, ptr %addresses, ptr %words) {
 entry:
   %count = call i64 @field(ptr %record, i64 12)
-  %places.at = getelementptr %record, ptr %record, i32 0, i32 11
-  %places = load ptr, ptr %places.at
+  %places = load ptr at %record, ptr %record, i32 0, i32 11
   br label %check
 check:
   %i = phi i64 [ 0, %entry ], [ %i.next, %one ]
@@ -123,10 +114,8 @@ check:
 one:
   %place = getelementptr %place, ptr %places, i64 %i
   %at = load i64, ptr %place
-  %number.at = getelementptr %place, ptr %place, i32 0, i32 1
-  %number = load i64, ptr %number.at
-  %address.at = getelementptr i64, ptr %addresses, i64 %number
-  %address = load i64, ptr %address.at
+  %number = load i64 at %place, ptr %place, i32 0, i32 1
+  %address = load i64 at i64, ptr %addresses, i64 %number
   %word = getelementptr i64, ptr %words, i64 %at
   %far = load i64, ptr %word
   %place.address = add i64 %far, %address
@@ -140,11 +129,9 @@ exit:
 define internal ptr @result(ptr %record, ptr %objects) {
 entry:
   %kind = call i64 @field(ptr %record, i64 19)
-  %numbers.at = getelementptr %record, ptr %record, i32 0, i32 20
-  %numbers = load ptr, ptr %numbers.at
+  %numbers = load ptr at %record, ptr %record, i32 0, i32 20
   %count = call i64 @field(ptr %record, i64 21)
-  %keys.at = getelementptr %record, ptr %record, i32 0, i32 22
-  %keys = load ptr, ptr %keys.at
+  %keys = load ptr at %record, ptr %record, i32 0, i32 22
   switch i64 %kind, label %nothing [ i64 0, label %single
                                      i64 1, label %tuple
                                      i64 2, label %dict ]
@@ -174,18 +161,15 @@ check:
   %more = icmp slt i64 %i, %count
   br i1 %more, label %one, label %yes
 one:
-  %number.at = getelementptr i64, ptr %numbers, i64 %i
-  %number = load i64, ptr %number.at
-  %object.at = getelementptr ptr, ptr %objects, i64 %number
-  %object = load ptr, ptr %object.at
+  %number = load i64 at i64, ptr %numbers, i64 %i
+  %object = load ptr at ptr, ptr %objects, i64 %number
   br i1 %named, label %enter, label %item
 item:
   call void @Py_IncRef(ptr %object)
   %set = call i32 @PyTuple_SetItem(ptr %made, i64 %i, ptr %object)
   br label %check
 enter:
-  %key.at = getelementptr ptr, ptr %keys, i64 %i
-  %key = load ptr, ptr %key.at
+  %key = load ptr at ptr, ptr %keys, i64 %i
   %status = call i32 @PyDict_SetItem(ptr %made, ptr %key, ptr %object)
   %refused = icmp ne i32 %status, 0
   br i1 %refused, label %undo, label %entered
@@ -207,10 +191,8 @@ entry:
   %kernel = alloca [6 x i64]
   %table = alloca ptr
   %parameters = alloca ptr, i64 %count
-  %function.at = getelementptr %record, ptr %record, i32 0, i32 16
-  %function = load ptr, ptr %function.at
-  %pool.at = getelementptr %record, ptr %record, i32 0, i32 17
-  %pool = load ptr, ptr %pool.at
+  %function = load ptr at %record, ptr %record, i32 0, i32 16
+  %pool = load ptr at %record, ptr %record, i32 0, i32 17
   %quick = call i64 @field(ptr %record, i64 18)
   %tensors = load i64, ptr %record
   %foreign = icmp ne i64 %tensors, 0
@@ -246,11 +228,9 @@ point:
   store ptr %word, ptr %parameter.at
   br label %parameter
 submit:
-  %batch.like.at = getelementptr %record, ptr %record, i32 0, i32 28
-  %batch.like = load ptr, ptr %batch.like.at
+  %batch.like = load ptr at %record, ptr %record, i32 0, i32 28
   call void @llvm.memcpy.p0.p0.i64(ptr %batch, ptr %batch.like, i64 64, i1 false)
-  %kernel.like.at = getelementptr %record, ptr %record, i32 0, i32 29
-  %kernel.like = load ptr, ptr %kernel.like.at
+  %kernel.like = load ptr at %record, ptr %record, i32 0, i32 29
   call void @llvm.memcpy.p0.p0.i64(ptr %kernel, ptr %kernel.like, i64 48, i1 false)
   %kernel.parameters = getelementptr i64, ptr %kernel, i64 5
   store ptr %parameters, ptr %kernel.parameters

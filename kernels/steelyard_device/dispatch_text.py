@@ -57,8 +57,7 @@ check:
   br i1 %more, label %try, label %slow
 try:
   store i32 0, ptr %done
-  %record.at = getelementptr ptr, ptr %table, i64 %i.next
-  %record = load ptr, ptr %record.at
+  %record = load ptr at ptr, ptr %table, i64 %i.next
   %result = call ptr @attempt(ptr %record, ptr %args, i64 %nargs, ptr %names, ptr %done)
   %was = load i32, ptr %done
   %handled = icmp ne i32 %was, 0
@@ -81,8 +80,7 @@ entry:
 start:
   %words.count = call i64 @field(ptr %record, i64 10)
   %words = alloca i64, i64 %words.count, align 16
-  %template.at = getelementptr %record, ptr %record, i32 0, i32 9
-  %template = load ptr, ptr %template.at
+  %template = load ptr at %record, ptr %record, i32 0, i32 9
   %words.bytes = shl i64 %words.count, 3
   call void @llvm.memcpy.p0.p0.i64(ptr %words, ptr %template, i64 %words.bytes, i1 false)
   store ptr null, ptr %out.at
@@ -169,10 +167,8 @@ entry:
   br i1 %none, label %end, label %some
 some:
   %count = call i64 @PyTuple_Size(ptr %names)
-  %out.name.at = getelementptr %record, ptr %record, i32 0, i32 23
-  %out.name = load ptr, ptr %out.name.at
-  %scalars.at = getelementptr %record, ptr %record, i32 0, i32 13
-  %scalars = load ptr, ptr %scalars.at
+  %out.name = load ptr at %record, ptr %record, i32 0, i32 23
+  %scalars = load ptr at %record, ptr %record, i32 0, i32 13
   %scalars.count = call i64 @field(ptr %record, i64 14)
   br label %check
 check:
@@ -183,8 +179,7 @@ check:
   br i1 %more, label %next, label %end
 next:
   %name = call ptr @PyTuple_GetItem(ptr %names, i64 %i)
-  %value.at = getelementptr ptr, ptr %values, i64 %i
-  %value = load ptr, ptr %value.at
+  %value = load ptr at ptr, ptr %values, i64 %i
   %is.out = icmp eq ptr %name, %out.name
   br i1 %is.out, label %output, label %find
 output:
@@ -222,14 +217,11 @@ no:
 
 define internal i1 @number(ptr %scalar, ptr %value, ptr %words) {
 entry:
-  %place.at = getelementptr %scalar, ptr %scalar, i32 0, i32 1
-  %place = load i64, ptr %place.at
+  %place = load i64 at %scalar, ptr %scalar, i32 0, i32 1
   %word = getelementptr i64, ptr %words, i64 %place
-  %kind.at = getelementptr %scalar, ptr %scalar, i32 0, i32 2
-  %kind = load i64, ptr %kind.at
+  %kind = load i64 at %scalar, ptr %scalar, i32 0, i32 2
   %floating = icmp eq i64 %kind, 0
-  %type.at = getelementptr ptr, ptr %value, i64 1
-  %type = load ptr, ptr %type.at
+  %type = load ptr at ptr, ptr %value, i64 1
   %is.int = icmp eq ptr %type, {int}
   %is.float = icmp eq ptr %type, {float}
   br i1 %floating, label %real, label %whole

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
+from typing import Final
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -78,11 +80,19 @@ def assemble(text: str, recorder: Recorder | None = None) -> bytes:
     return code
 
 
+_LOADED: Final = re.compile(r"(%[\w.]+) = load (\w+) at (.+)")
+_STORED: Final = re.compile(r"store (\w+) (%[\w.]+) at (.+)")
+
+
 def own(text: str, entries: Sequence[str]) -> dict[str, int]:
     """Load one of our own texts, which every process needs; see `link`.
 
-    Its object code is kept by the text, this machine and LLVM's build.
+    It may say ``%a = load T at OPERANDS``, and ``store T %a at OPERANDS``: a getelementptr
+    of these, and what is done there. Object code is kept by the text, this machine and
+    LLVM's build.
     """
+    text = _LOADED.sub(r"\1.at = getelementptr \3\n\1 = load \2, ptr \1.at", text)
+    text = _STORED.sub(r"\2.at = getelementptr \3\nstore \1 \2, ptr \2.at", text)
     where = replace(host(), features=frozenset()), sorted(host().features)
     build = llvmlite.__version__, llvm.llvm_version_info
     named = repr((text, where, build))

@@ -93,10 +93,8 @@ declare i32 @clock_gettime(i32, ptr)
 
 define ptr @pool_worker(ptr %slot) {
 entry:
-  %pool.at = getelementptr %slot, ptr %slot, i32 0, i32 0
-  %pool = load ptr, ptr %pool.at
-  %index.at = getelementptr %slot, ptr %slot, i32 0, i32 1
-  %index = load i32, ptr %index.at
+  %pool = load ptr at %slot, ptr %slot, i32 0, i32 0
+  %index = load i32 at %slot, ptr %slot, i32 0, i32 1
   %gate = getelementptr %pool, ptr %pool, i32 0, i32 0
   %generation.at = getelementptr i32, ptr %gate, i32 1
   %sleepers = getelementptr %pool, ptr %pool, i32 0, i32 2
@@ -245,16 +243,11 @@ exit:
 
 define void @launch_many(ptr %launch, i64 %count, i32 %fenced) {
 entry:
-  %pool.at = getelementptr %launch, ptr %launch, i32 0, i32 0
-  %pool = load ptr, ptr %pool.at
-  %function.at = getelementptr %launch, ptr %launch, i32 0, i32 1
-  %function = load ptr, ptr %function.at
-  %args.at = getelementptr %launch, ptr %launch, i32 0, i32 2
-  %args = load ptr, ptr %args.at
-  %ticket.at = getelementptr %launch, ptr %launch, i32 0, i32 3
-  %ticket = load ptr, ptr %ticket.at
-  %claims.at = getelementptr %launch, ptr %launch, i32 0, i32 6
-  %claims = load i64, ptr %claims.at
+  %pool = load ptr at %launch, ptr %launch, i32 0, i32 0
+  %function = load ptr at %launch, ptr %launch, i32 0, i32 1
+  %args = load ptr at %launch, ptr %launch, i32 0, i32 2
+  %ticket = load ptr at %launch, ptr %launch, i32 0, i32 3
+  %claims = load i64 at %launch, ptr %launch, i32 0, i32 6
   %alone = icmp eq ptr %pool, null
   %fence = icmp ne i32 %fenced, 0
   %some = icmp sgt i64 %count, 0
@@ -286,8 +279,7 @@ define internal i64 @now() {
   %time = alloca %timespec
   %failed = call i32 @clock_gettime(i32 1, ptr %time)
   %seconds = load i64, ptr %time
-  %rest.at = getelementptr %timespec, ptr %time, i32 0, i32 1
-  %rest = load i64, ptr %rest.at
+  %rest = load i64 at %timespec, ptr %time, i32 0, i32 1
   %scaled = mul i64 %seconds, 1000000000
   %ticks = add i64 %scaled, %rest
   ret i64 %ticks
@@ -297,10 +289,8 @@ define void @window(ptr %launch, i64 %count, i32 %fenced) {
   %start = call i64 @now()
   call void @launch_many(ptr %launch, i64 %count, i32 %fenced)
   %stop = call i64 @now()
-  %start.at = getelementptr %launch, ptr %launch, i32 0, i32 4
-  store i64 %start, ptr %start.at
-  %stop.at = getelementptr %launch, ptr %launch, i32 0, i32 5
-  store i64 %stop, ptr %stop.at
+  store i64 %start at %launch, ptr %launch, i32 0, i32 4
+  store i64 %stop at %launch, ptr %launch, i32 0, i32 5
   ret void
 }
 
@@ -310,12 +300,9 @@ define void @null(ptr %args, ptr %ticket, i32 %index, i32 %count) {
 
 define void @both(ptr %args, ptr %ticket, i32 %index, i32 %count) {
   %first = load ptr, ptr %args
-  %first.args.at = getelementptr i64, ptr %args, i64 1
-  %first.args = load ptr, ptr %first.args.at
-  %second.at = getelementptr i64, ptr %args, i64 2
-  %second = load ptr, ptr %second.at
-  %second.args.at = getelementptr i64, ptr %args, i64 3
-  %second.args = load ptr, ptr %second.args.at
+  %first.args = load ptr at i64, ptr %args, i64 1
+  %second = load ptr at i64, ptr %args, i64 2
+  %second.args = load ptr at i64, ptr %args, i64 3
   call void %first(ptr %first.args, ptr %ticket, i32 %index, i32 %count)
   {fence}
   call void %second(ptr %second.args, ptr %ticket, i32 %index, i32 %count)
@@ -332,8 +319,7 @@ declare float @llvm.fma.f32(float, float, float)
 define void @delay(ptr %args, ptr %ticket, i32 %index, i32 %count) {
 entry:
   %steps = load i64, ptr %args
-  %result.at = getelementptr i64, ptr %args, i64 1
-  %result = load ptr, ptr %result.at
+  %result = load ptr at i64, ptr %args, i64 1
   %any = icmp sgt i64 %steps, 0
   br i1 %any, label %step, label %exit
 step:
@@ -352,10 +338,8 @@ exit:
 define void @walk(ptr %args, ptr %ticket, i32 %index, i32 %count) {
 entry:
   %base = load ptr, ptr %args
-  %bytes.at = getelementptr i64, ptr %args, i64 1
-  %bytes = load i64, ptr %bytes.at
-  %sums.at = getelementptr i64, ptr %args, i64 2
-  %sums = load ptr, ptr %sums.at
+  %bytes = load i64 at i64, ptr %args, i64 1
+  %sums = load ptr at i64, ptr %args, i64 2
   br label %line
 line:
   %at = phi i64 [ 0, %entry ], [ %at.next, %line ]
@@ -373,8 +357,7 @@ line:
 exit:
   %sum = add i64 %a.next, %b.next
   %line.of = mul i32 %index, 8
-  %sum.at = getelementptr i64, ptr %sums, i32 %line.of
-  store i64 %sum, ptr %sum.at
+  store i64 %sum at i64, ptr %sums, i32 %line.of
   ret void
 }
 """

@@ -87,8 +87,7 @@ refused:
 go:
   %pair = call ptr @PyBytes_AsString(ptr %self)
   %function = load ptr, ptr %pair
-  %argument.at = getelementptr ptr, ptr %pair, i64 1
-  %argument = load ptr, ptr %argument.at
+  %argument = load ptr at ptr, ptr %pair, i64 1
   %thread = call ptr @PyEval_SaveThread()
   %status = call i32 %function(ptr %argument, i64 %number)
   call void @PyEval_RestoreThread(ptr %thread)

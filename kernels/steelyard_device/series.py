@@ -27,15 +27,12 @@ define void @series(ptr %args, ptr %ticket, i32 %index, i32 %threads) {
 define internal i32 @turns_launch(ptr %ticket, ptr %args, ptr %record) {
 entry:
   %fork.join = load ptr, ptr %args
-  %pool.at = getelementptr i64, ptr %record, i64 1
-  %pool = load ptr, ptr %pool.at
-  %function.at = getelementptr i64, ptr %record, i64 2
-  %function = load ptr, ptr %function.at
+  %pool = load ptr at i64, ptr %record, i64 1
+  %function = load ptr at i64, ptr %record, i64 2
   %own.at = getelementptr i64, ptr %record, i64 3
   %own.place = load i64, ptr %own.at
   %own = getelementptr i64, ptr %args, i64 %own.place
-  %claims.at = getelementptr i64, ptr %record, i64 4
-  %claims = load i64, ptr %claims.at
+  %claims = load i64 at i64, ptr %record, i64 4
   %alone = icmp eq ptr %pool, null
   br i1 %alone, label %one, label %all
 one:

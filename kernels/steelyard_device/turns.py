@@ -107,10 +107,8 @@ next:
   %at = phi i64 [ %first, %entry ], [ %behind, %step ], [ %to, %jump ]
   %record = getelementptr i64, ptr %args, i64 %at
   %behind = add i64 %at, 6
-  %a.at = getelementptr i64, ptr %record, i64 1
-  %a = load i64, ptr %a.at
-  %b.at = getelementptr i64, ptr %record, i64 2
-  %b = load i64, ptr %b.at
+  %a = load i64 at i64, ptr %record, i64 1
+  %b = load i64 at i64, ptr %record, i64 2
   %word.at = getelementptr i64, ptr %args, i64 %b
   %loop = getelementptr i64, ptr %args, i64 %a
   %loop.count.at = getelementptr i64, ptr %loop, i64 1

@@ -141,8 +141,7 @@ define internal i64 @now() {
   %time = alloca %timespec
   %failed = call i32 @clock_gettime(i32 1, ptr %time)
   %seconds = load i64, ptr %time
-  %rest.at = getelementptr %timespec, ptr %time, i32 0, i32 1
-  %rest = load i64, ptr %rest.at
+  %rest = load i64 at %timespec, ptr %time, i32 0, i32 1
   %scaled = mul i64 %seconds, 1000000000
   %ticks = add i64 %scaled, %rest
   ret i64 %ticks
@@ -153,10 +152,8 @@ define internal i32 @run(ptr %batch, i64 %count, ptr %issue, i1 %timed) {
 entry:
   %seen.at = alloca ptr
   %calls = load ptr, ptr %batch
-  %context.at = getelementptr %batch, ptr %batch, i32 0, i32 1
-  %context = load ptr, ptr %context.at
-  %get.at = getelementptr ptr, ptr %calls, i32 2
-  %get = load ptr, ptr %get.at
+  %context = load ptr at %batch, ptr %batch, i32 0, i32 1
+  %get = load ptr at ptr, ptr %calls, i32 2
   %got = call i32 %get(ptr %seen.at)
   %unknown = icmp ne i32 %got, 0
   br i1 %unknown, label %refused, label %known
@@ -165,8 +162,7 @@ known:
   %ours = icmp eq ptr %seen, %context
   br i1 %ours, label %inside, label %enter
 enter:
-  %push.at = getelementptr ptr, ptr %calls, i32 3
-  %push = load ptr, ptr %push.at
+  %push = load ptr at ptr, ptr %calls, i32 3
   %pushed = call i32 %push(ptr %context)
   %outside = icmp ne i32 %pushed, 0
   br i1 %outside, label %refused, label %inside
@@ -184,16 +180,12 @@ measured:
   %lost = icmp ne i32 %submitted, 0
   br i1 %lost, label %leave, label %finish
 finish:
-  %stream.at = getelementptr %batch, ptr %batch, i32 0, i32 2
-  %stream = load ptr, ptr %stream.at
-  %wait.at = getelementptr ptr, ptr %calls, i32 1
-  %wait = load ptr, ptr %wait.at
+  %stream = load ptr at %batch, ptr %batch, i32 0, i32 2
+  %wait = load ptr at ptr, ptr %calls, i32 1
   %waited = call i32 %wait(ptr %stream)
   %stop = call i64 @now()
-  %start.at = getelementptr %batch, ptr %batch, i32 0, i32 6
-  store i64 %start, ptr %start.at
-  %stop.at = getelementptr %batch, ptr %batch, i32 0, i32 7
-  store i64 %stop, ptr %stop.at
+  store i64 %start at %batch, ptr %batch, i32 0, i32 6
+  store i64 %stop at %batch, ptr %batch, i32 0, i32 7
   br label %leave
 leave:
   %status = phi i32 [ %issued, %plain ], [ %submitted, %measured ], [ %waited, %finish ]
@@ -209,22 +201,14 @@ exit:
 
 define internal i32 @launch_one(ptr %launch, ptr %stream, ptr %this) {
   %function = load ptr, ptr %this
-  %gx.at = getelementptr %entry, ptr %this, i32 0, i32 1, i32 0
-  %gx = load i32, ptr %gx.at
-  %gy.at = getelementptr %entry, ptr %this, i32 0, i32 1, i32 1
-  %gy = load i32, ptr %gy.at
-  %gz.at = getelementptr %entry, ptr %this, i32 0, i32 1, i32 2
-  %gz = load i32, ptr %gz.at
-  %bx.at = getelementptr %entry, ptr %this, i32 0, i32 2, i32 0
-  %bx = load i32, ptr %bx.at
-  %by.at = getelementptr %entry, ptr %this, i32 0, i32 2, i32 1
-  %by = load i32, ptr %by.at
-  %bz.at = getelementptr %entry, ptr %this, i32 0, i32 2, i32 2
-  %bz = load i32, ptr %bz.at
-  %shared.at = getelementptr %entry, ptr %this, i32 0, i32 3
-  %shared = load i32, ptr %shared.at
-  %parameters.at = getelementptr %entry, ptr %this, i32 0, i32 4
-  %parameters = load ptr, ptr %parameters.at
+  %gx = load i32 at %entry, ptr %this, i32 0, i32 1, i32 0
+  %gy = load i32 at %entry, ptr %this, i32 0, i32 1, i32 1
+  %gz = load i32 at %entry, ptr %this, i32 0, i32 1, i32 2
+  %bx = load i32 at %entry, ptr %this, i32 0, i32 2, i32 0
+  %by = load i32 at %entry, ptr %this, i32 0, i32 2, i32 1
+  %bz = load i32 at %entry, ptr %this, i32 0, i32 2, i32 2
+  %shared = load i32 at %entry, ptr %this, i32 0, i32 3
+  %parameters = load ptr at %entry, ptr %this, i32 0, i32 4
   %status = call i32 %launch(ptr %function, i32 %gx, i32 %gy, i32 %gz, i32 %bx, i32 %by, i32 %bz, i32 %shared, ptr %stream, ptr %parameters, ptr null)
   ret i32 %status
 }
@@ -233,12 +217,9 @@ define internal i32 @issue(ptr %batch, i64 %count) {
 entry:
   %calls = load ptr, ptr %batch
   %launch = load ptr, ptr %calls
-  %stream.at = getelementptr %batch, ptr %batch, i32 0, i32 2
-  %stream = load ptr, ptr %stream.at
-  %entries.at = getelementptr %batch, ptr %batch, i32 0, i32 3
-  %entries = load ptr, ptr %entries.at
-  %entries.count.at = getelementptr %batch, ptr %batch, i32 0, i32 4
-  %entries.count = load i64, ptr %entries.count.at
+  %stream = load ptr at %batch, ptr %batch, i32 0, i32 2
+  %entries = load ptr at %batch, ptr %batch, i32 0, i32 3
+  %entries.count = load i64 at %batch, ptr %batch, i32 0, i32 4
   %next.at = getelementptr %batch, ptr %batch, i32 0, i32 5
   %first = load i64, ptr %next.at
   %any = icmp sgt i64 %count, 0
@@ -268,8 +249,7 @@ none:
 
 define internal i32 @issue_series(ptr %batch, i64 %count) {
 entry:
-  %table.at = getelementptr %batch, ptr %batch, i32 0, i32 3
-  %table = load ptr, ptr %table.at
+  %table = load ptr at %batch, ptr %batch, i32 0, i32 3
   br label %next
 next:
   %i = phi i64 [ 0, %entry ], [ %i.next, %one ]
@@ -289,10 +269,8 @@ done:
 define internal i32 @turns_launch(ptr %batch, ptr %table, ptr %record) {
   %calls = load ptr, ptr %batch
   %launch = load ptr, ptr %calls
-  %stream.at = getelementptr %batch, ptr %batch, i32 0, i32 2
-  %stream = load ptr, ptr %stream.at
-  %entry.at = getelementptr i64, ptr %record, i64 1
-  %entry = load ptr, ptr %entry.at
+  %stream = load ptr at %batch, ptr %batch, i32 0, i32 2
+  %entry = load ptr at i64, ptr %record, i64 1
   %status = call i32 @launch_one(ptr %launch, ptr %stream, ptr %entry)
   ret i32 %status
 }
@@ -301,10 +279,8 @@ define internal i32 @turns_launch(ptr %batch, ptr %table, ptr %record) {
 define internal i32 @turns_read(ptr %batch, ptr %room, ptr %address, i64 %size) {
 entry:
   %calls = load ptr, ptr %batch
-  %stream.at = getelementptr %batch, ptr %batch, i32 0, i32 2
-  %stream = load ptr, ptr %stream.at
-  %copy.at = getelementptr ptr, ptr %calls, i32 7
-  %copy = load ptr, ptr %copy.at
+  %stream = load ptr at %batch, ptr %batch, i32 0, i32 2
+  %copy = load ptr at ptr, ptr %calls, i32 7
   %copied = call i32 %copy(ptr %room, ptr %address, i64 %size, ptr %stream)
   %failed = icmp ne i32 %copied, 0
   br i1 %failed, label %lost, label %wait
@@ -321,8 +297,7 @@ wait:
 define internal i32 @turns_move(ptr %batch, ptr %tensor, i64 %address) {
   %room = alloca [128 x i8], align 64
   %calls = load ptr, ptr %batch
-  %replace.at = getelementptr ptr, ptr %calls, i32 8
-  %replace = load ptr, ptr %replace.at
+  %replace = load ptr at ptr, ptr %calls, i32 8
   call void @llvm.memcpy.p0.p0.i64(ptr %room, ptr %tensor, i64 128, i1 false)
   %status = call i32 %replace(ptr %room, i64 %address)
   call void @llvm.memcpy.p0.p0.i64(ptr %tensor, ptr %room, i64 128, i1 false)
@@ -336,14 +311,10 @@ entry:
   %state = alloca i32
   store i32 0, ptr %state
   %calls = load ptr, ptr %batch
-  %launch.at = getelementptr ptr, ptr %calls, i32 5
-  %launch = load ptr, ptr %launch.at
-  %stream.at = getelementptr %batch, ptr %batch, i32 0, i32 2
-  %stream = load ptr, ptr %stream.at
-  %graph.at = getelementptr %batch, ptr %batch, i32 0, i32 3
-  %graph = load ptr, ptr %graph.at
-  %asked.at = getelementptr ptr, ptr %calls, i32 6
-  %asked = load ptr, ptr %asked.at
+  %launch = load ptr at ptr, ptr %calls, i32 5
+  %stream = load ptr at %batch, ptr %batch, i32 0, i32 2
+  %graph = load ptr at %batch, ptr %batch, i32 0, i32 3
+  %asked = load ptr at ptr, ptr %calls, i32 6
   %unknown = call i32 %asked(ptr %stream, ptr %state)
   %seen = load i32, ptr %state
   %recorded = icmp ne i32 %seen, 0
