@@ -23,6 +23,15 @@ from steelyard_kernels.expression.expr import Node, Shape
 from steelyard_kernels.expression.graph import Graph
 
 Operand: TypeAlias = "Array | float | int | bool"
+Operator: TypeAlias = "Callable[[Array, Operand], Array]"
+
+
+def _operators(op: str) -> tuple[Operator, Operator]:
+    """Return a row of OPERATIONS of an array and another operand, and of these exchanged."""
+    return (
+        lambda self, other: apply(op, self, other),
+        lambda self, other: apply(op, other, self),
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,29 +122,27 @@ class Array:
     def __rmatmul__(self, other: Operand) -> Array:
         return type(self).product(other, self)
 
-    def __add__(self, other: Operand) -> Array:
-        return apply("add", self, other)
+    __add__, __radd__ = _operators("add")
+    __sub__, __rsub__ = _operators("subtract")
+    __mul__, __rmul__ = _operators("multiply")
+    __truediv__, __rtruediv__ = _operators("divide")
+    __floordiv__, __rfloordiv__ = _operators("floor_divide")
+    __mod__, __rmod__ = _operators("remainder")
+    __lshift__, __rlshift__ = _operators("bitwise_left_shift")
+    __rshift__, __rrshift__ = _operators("bitwise_right_shift")
+    __and__ = __rand__ = _operators("bitwise_and")[0]
+    __or__ = __ror__ = _operators("bitwise_or")[0]
+    __xor__ = __rxor__ = _operators("bitwise_xor")[0]
+    __lt__, __gt__ = _operators("less")[0], _operators("greater")[0]
+    __le__, __ge__ = _operators("less_equal")[0], _operators("greater_equal")[0]
 
-    def __radd__(self, other: Operand) -> Array:
-        return apply("add", other, self)
+    def __eq__(self, other: Operand) -> Array:  # type: ignore[override]
+        return apply("equal", self, other)
 
-    def __sub__(self, other: Operand) -> Array:
-        return apply("subtract", self, other)
+    def __ne__(self, other: Operand) -> Array:  # type: ignore[override]
+        return apply("not_equal", self, other)
 
-    def __rsub__(self, other: Operand) -> Array:
-        return apply("subtract", other, self)
-
-    def __mul__(self, other: Operand) -> Array:
-        return apply("multiply", self, other)
-
-    def __rmul__(self, other: Operand) -> Array:
-        return apply("multiply", other, self)
-
-    def __truediv__(self, other: Operand) -> Array:
-        return apply("divide", self, other)
-
-    def __rtruediv__(self, other: Operand) -> Array:
-        return apply("divide", other, self)
+    __hash__ = None  # type: ignore[assignment]
 
     def __neg__(self) -> Array:
         return apply("negative", self)
@@ -146,69 +153,14 @@ class Array:
     def __abs__(self) -> Array:
         return apply("abs", self)
 
+    def __invert__(self) -> Array:
+        return apply("bitwise_invert", self)
+
     def __pow__(self, exponent: Operand) -> Array:
         return power(self, exponent)
 
     def __rpow__(self, base: Operand) -> Array:
         return apply("pow", base, self)
-
-    def __floordiv__(self, other: Operand) -> Array:
-        return apply("floor_divide", self, other)
-
-    def __rfloordiv__(self, other: Operand) -> Array:
-        return apply("floor_divide", other, self)
-
-    def __mod__(self, other: Operand) -> Array:
-        return apply("remainder", self, other)
-
-    def __rmod__(self, other: Operand) -> Array:
-        return apply("remainder", other, self)
-
-    def __lshift__(self, other: Operand) -> Array:
-        return apply("bitwise_left_shift", self, other)
-
-    def __rlshift__(self, other: Operand) -> Array:
-        return apply("bitwise_left_shift", other, self)
-
-    def __rshift__(self, other: Operand) -> Array:
-        return apply("bitwise_right_shift", self, other)
-
-    def __rrshift__(self, other: Operand) -> Array:
-        return apply("bitwise_right_shift", other, self)
-
-    def __lt__(self, other: Operand) -> Array:
-        return apply("less", self, other)
-
-    def __le__(self, other: Operand) -> Array:
-        return apply("less_equal", self, other)
-
-    def __gt__(self, other: Operand) -> Array:
-        return apply("greater", self, other)
-
-    def __ge__(self, other: Operand) -> Array:
-        return apply("greater_equal", self, other)
-
-    def __eq__(self, other: Operand) -> Array:  # type: ignore[override]
-        return apply("equal", self, other)
-
-    def __ne__(self, other: Operand) -> Array:  # type: ignore[override]
-        return apply("not_equal", self, other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __and__(self, other: Operand) -> Array:
-        return apply("bitwise_and", self, other)
-
-    def __or__(self, other: Operand) -> Array:
-        return apply("bitwise_or", self, other)
-
-    def __xor__(self, other: Operand) -> Array:
-        return apply("bitwise_xor", self, other)
-
-    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
-
-    def __invert__(self) -> Array:
-        return apply("bitwise_invert", self)
 
     def __bool__(self) -> bool:
         raise KernelError(
