@@ -365,10 +365,22 @@ def linear(q, k, v):
     return xp.matmul(xp.tanh(xp.matmul(q, k.mT)), v)
 
 
-def test_other_weights_than_powers_are_summed_too():
-    """Of any elementwise function of scores."""
+@kernel
+def uneven(q, k, v):
+    """Weigh values ahead of a query alike, and not by nothing."""
+    s = xp.matmul(q, k.mT)
+    i, j = xp.arange(s.shape[-2])[:, None], xp.arange(s.shape[-1])
+    return xp.matmul(xp.where(j <= i, xp.tanh(s), 0.5), v)
+
+
+@pytest.mark.parametrize("made", [linear, uneven])
+def test_other_weights_than_powers_are_summed_too(made):
+    """Of any elementwise function of scores: no key is left out where it weighs something.
+
+    Of weights that a condition chooses all keys were taken for left out where it fails.
+    """
     arrays = drawn((1, 1, 72, 136, 64, 64), "float16", "none")[:3]
-    program = simplify(linear.program(*arrays))
+    program = simplify(made.program(*arrays))
     low = strategies.lower(program, tiling(program, (1, 32, 2)).schedule, H200)
     out = simt_tiles.launch(program, low, arrays)["out"].astype("float64")
     q, k, v = (x.astype("float64") for x in arrays)
@@ -376,7 +388,8 @@ def test_other_weights_than_powers_are_summed_too():
     # A score is rounded to halves, its tanh once more; slopes are 1 at most.
     off = unit * np.abs(s) + SUM * 64 * size + 2 * unit
     bound = off @ np.abs(v) + 136 * SUM * np.abs(v).sum(-2, keepdims=True)
-    exact = np.tanh(s) @ v
+    below = np.tril(np.ones(s.shape[-2:], bool))
+    exact = np.where(below | (made is linear), np.tanh(s), 0.5) @ v
     assert (np.abs(out - exact) <= bound + unit * np.abs(exact) + 2.0**-25).all()
 
 

@@ -178,9 +178,9 @@ def _of_integers(
     return total, dtype, (factors[0], factors[-1])
 
 
-def reached(nest: Nest, pending: list[Value], known: set[int]) -> tuple[Value, ...]:
+def reached(nest: Nest, values: list[Value], known: set[int]) -> tuple[Value, ...]:
     """Return some values and all that they are made of, but those that are known."""
-    reads = reads_of(nest)
+    reads, pending = reads_of(nest), [*values]
     found: dict[int, Value] = {}
     while pending:
         value = pending.pop()
