@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from steelyard_kernels import dtypes
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Loop, Node, operands
+from steelyard_kernels.expression.structure import closure
 
 
 def check_loop(kernel: str, loop: Loop) -> None:
@@ -57,22 +58,14 @@ def body(
     none of them and is not looked into.
     """
     oldest = min(parameters)
-    found: dict[int, Node] = {}
-    pending = list(roots)
-    while pending:
-        node = pending.pop()
-        if node.number not in found:
-            found[node.number] = node
-            if node.number > oldest:
-                pending.extend(operands(node))
+    every = closure(roots, lambda node: operands(node) if node.number > oldest else ())
     inside = set(parameters)
     nodes = []
-    for number in sorted(found):
-        node = found[number]
+    for node in every:
         if any(arg.number in inside for arg in operands(node)):
-            inside.add(number)
+            inside.add(node.number)
             nodes.append(node)
     read = {root.number for root in roots}
     read.update(arg.number for node in nodes for arg in operands(node))
-    free = tuple(found[number] for number in sorted(read - inside))
-    return tuple(nodes), free
+    free = [node for node in every if node.number in read - inside]
+    return tuple(nodes), tuple(free)

@@ -32,6 +32,7 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import Index, axis
+from steelyard_kernels.expression.structure import closure
 from steelyard_kernels.expression.views import gathered
 
 
@@ -63,16 +64,11 @@ def gathered_row(graph: Graph, node: Node, index: Node) -> Node:
 
 def _through(node: Node) -> list[Node]:
     """Return the nodes whose row at the same index the row may be made of, in order."""
-    found: dict[int, Node] = {}
-    pending = [node]
-    while pending:
-        each = pending.pop()
-        if type(each) in _RULES and each.number not in found:
-            found[each.number] = each
-            pending += [
-                a for a in operands(each) if a.shape[:1] == each.shape[:1] != ()
-            ]
-    return [found[number] for number in sorted(found)]
+    return closure(
+        [node],
+        lambda x: [a for a in operands(x) if a.shape[:1] == x.shape[:1] != ()],
+        lambda x: type(x) in _RULES,
+    )
 
 
 def _row(graph: Graph, node: Node, index: Node) -> Node | None:

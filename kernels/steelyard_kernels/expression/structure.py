@@ -5,7 +5,8 @@ And which nodes there are, and how often they are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Protocol, TypeVar
 
 from steelyard_kernels.expression.expr import (
     Along,
@@ -26,6 +27,18 @@ from steelyard_kernels.expression.expr import (
 )
 
 
+class Numbered(Protocol):
+    """A node, or a value of a nest."""
+
+    @property
+    def number(self) -> int:
+        """Its own; it is made of smaller ones."""
+        ...
+
+
+T = TypeVar("T", bound=Numbered)
+
+
 def everywhere(nodes: Iterable[Node]) -> Iterator[Node]:
     """Give nodes in evaluation order, loops' parameters and bodies before results."""
     said: set[int] = set()
@@ -39,14 +52,26 @@ def everywhere(nodes: Iterable[Node]) -> Iterator[Node]:
 
 def reachable(roots: Iterable[Node]) -> tuple[Node, ...]:
     """Return every node that the roots need, in evaluation order."""
-    found: dict[int, Node] = {}
-    pending = list(roots)
+    return tuple(closure(roots, operands))
+
+
+def closure(
+    roots: Iterable[T],
+    follow: Callable[[T], Iterable[T]],
+    fits: Callable[[T], bool] = lambda _: True,
+) -> list[T]:
+    """Return roots, and what follows from each in turn, by number, each once.
+
+    Those that do not fit are left out, with what follows from them alone.
+    """
+    found: dict[int, T] = {}
+    pending = [*roots]
     while pending:
-        node = pending.pop()
-        if node.number not in found:
-            found[node.number] = node
-            pending.extend(operands(node))
-    return tuple(found[number] for number in sorted(found))
+        each = pending.pop()
+        if each.number not in found and fits(each):
+            found[each.number] = each
+            pending += follow(each)
+    return [found[number] for number in sorted(found)]
 
 
 def structure(program: Program) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ from math import prod
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.expression.expr import Apply, Cast, Dot, Reduce
 from steelyard_kernels.expression.indices import Index
+from steelyard_kernels.expression.structure import closure
 from steelyard_kernels.monoids import accumulator
 from steelyard_kernels.nest.axes import Nest, Stored, Value
 from steelyard_kernels.nest.reads import reads_of
@@ -180,14 +181,8 @@ def _of_integers(
 
 def reached(nest: Nest, values: list[Value], known: set[int]) -> tuple[Value, ...]:
     """Return some values and all that they are made of, but those that are known."""
-    reads, pending = reads_of(nest), [*values]
-    found: dict[int, Value] = {}
-    while pending:
-        value = pending.pop()
-        if value.number not in found and value.number not in known:
-            found[value.number] = value
-            pending += reads.needs(value)
-    return tuple([found[number] for number in sorted(found)])
+    needs = reads_of(nest).needs
+    return tuple(closure(values, needs, lambda value: value.number not in known))
 
 
 @lru_cache(maxsize=64)  # every candidate asks

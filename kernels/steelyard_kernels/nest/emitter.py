@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.expression.indices import Index as Offset
+from steelyard_kernels.expression.structure import closure
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.nest.axes import Nest, Value
@@ -87,16 +88,10 @@ class Emitter(Values):
 
     def _sorted(self) -> list[list[Value]]:
         """Return what outputs need, but inside of reductions, by the last loop."""
-        found: dict[int, Value] = {}
-        pending = [output.value for output in self.nest.outputs]
-        while pending:
-            value = pending.pop()
-            if value.number not in found:
-                found[value.number] = value
-                pending += self.reads.needs(value)
+        outputs = [output.value for output in self.nest.outputs]
         levels: list[list[Value]] = [[] for _ in range(self.depth + 1)]
-        for number in sorted(found):
-            levels[_depth(self.loops[number])].append(found[number])
+        for value in closure(outputs, self.reads.needs):
+            levels[_depth(self.loops[value.number])].append(value)
         return levels
 
     # loops

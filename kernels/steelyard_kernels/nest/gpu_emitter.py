@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from steelyard_kernels.along import ALONG
 from steelyard_kernels.expression.expr import Arange, Handed, Input
+from steelyard_kernels.expression.structure import closure
 from steelyard_kernels.ir.builder import Index
 from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.monoids import MONOIDS, Monoid
@@ -224,14 +225,8 @@ class GpuEmitter(Emitter):
 
     def _asked(self, value: Value, at: At) -> list[Value]:
         """Return what a value is made of at a place and has not been emitted there."""
-        found: dict[int, Value] = {}
-        pending = list(self.reads.of(value).values())
-        while pending:
-            each = pending.pop()
-            if each.number not in found and not self.is_known(each, at):
-                found[each.number] = each
-                pending += self.reads.needs(each)
-        return [found[number] for number in sorted(found)]
+        roots = self.reads.of(value).values()
+        return closure(roots, self.reads.needs, lambda v: not self.is_known(v, at))
 
     def sharing(self, loop: int) -> Sharing | None:
         """Return how threads share a loop's lines; None: each has its own."""

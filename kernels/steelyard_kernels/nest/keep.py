@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from steelyard_kernels.dtypes import DType
+from steelyard_kernels.expression.structure import closure
 from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.nest.contraction import reached
 from steelyard_kernels.nest.reads import Reads, deviates, reads_of, terms
@@ -205,15 +206,11 @@ class Planner:
 
     def _walked(self, goals: Iterable[Value], kept: Container[int]) -> list[Value]:
         """Return what a walk to some goals emits, but not beyond what is kept."""
-        found: dict[int, Value] = {}
-        pending = list(goals)
-        while pending:
-            value = pending.pop()
-            if value.number not in found and self.last in value.axes:
-                found[value.number] = value
-                if value.number not in kept:
-                    pending += self.reads.of(value).values()
-        return [found[number] for number in sorted(found)]
+        return closure(
+            goals,
+            lambda v: () if v.number in kept else self.reads.of(v).values(),
+            lambda v: self.last in v.axes,
+        )
 
     def _frontier(
         self, values: Sequence[Value], later: Iterable[Value], kept: Container[int]

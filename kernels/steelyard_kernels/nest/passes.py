@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from steelyard_kernels.expression.structure import closure
 from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.nest.reads import Reads
 
@@ -71,14 +72,8 @@ class Passes:
 
 def _needed(nest: Nest, reads: Reads) -> list[Value]:
     """Return all values that outputs are made of, operands first."""
-    found: dict[int, Value] = {}
-    pending = [output.value for output in nest.outputs]
-    while pending:
-        value = pending.pop()
-        if value.number not in found:
-            found[value.number] = value
-            pending += reads.of(value).values()
-    return [found[number] for number in sorted(found)]
+    outputs = [output.value for output in nest.outputs]
+    return closure(outputs, lambda value: reads.of(value).values())
 
 
 def _inside(
@@ -91,13 +86,9 @@ def _inside(
 
     What is known is made of nothing.
     """
-    found: dict[int, Value] = {}
-    pending = list(goals)
-    while pending:
-        value = pending.pop()
-        if value.number in found or value.over or not value.axes & walked:
-            continue
-        found[value.number] = value
-        if value.number not in known:
-            pending += reads.of(value).values()
-    return tuple([found[number] for number in sorted(found)])
+    found = closure(
+        goals,
+        lambda value: () if value.number in known else reads.of(value).values(),
+        lambda value: not value.over and bool(value.axes & walked),
+    )
+    return tuple(found)

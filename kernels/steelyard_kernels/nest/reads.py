@@ -17,7 +17,7 @@ from steelyard_kernels.expression.expr import (
     Reduce,
     Segments,
 )
-from steelyard_kernels.expression.structure import users
+from steelyard_kernels.expression.structure import closure, users
 from steelyard_kernels.monoids import MONOIDS, Monoid, accumulator
 from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.schedule.values import fusions, largest_of
@@ -111,28 +111,16 @@ class Reads:
 
     def inside(self, values: Iterable[Value], over: Container[int]) -> list[Value]:
         """Return what values need that varies with some axes, operands first."""
-        found: dict[int, Value] = {}
-        pending = [arg for v in values for arg in self.of(v).values()]
-        while pending:
-            value = pending.pop()
-            if value.number in found or not any(k in over for k in value.axes):
-                continue
-            found[value.number] = value
-            pending += self.needs(value)
-        return [found[number] for number in sorted(found)]
+        roots = [arg for v in values for arg in self.of(v).values()]
+        return closure(roots, self.needs, lambda v: any(k in over for k in v.axes))
 
     def ahead(self, values: Iterable[Value]) -> frozenset[int]:
         """Return the numbers of values, and what they need, that wait for no reduction."""
         found: set[int] = set()
         for value in values:
-            needed, pending = dict[int, Value](), [value]
-            while pending:
-                each = pending.pop()
-                if each.number not in needed:
-                    needed[each.number] = each
-                    pending += self.of(each).values()
-            if not any(each.over for each in needed.values()):
-                found |= needed.keys()
+            needed = closure([value], lambda each: self.of(each).values())
+            if not any(each.over for each in needed):
+                found |= {each.number for each in needed}
         return frozenset(found)
 
     def needs(self, value: Value) -> list[Value]:

@@ -36,7 +36,7 @@ from steelyard_kernels.expression.indices import axis
 from steelyard_kernels.expression.linear import linear
 from steelyard_kernels.expression.rewrite import Again
 from steelyard_kernels.expression.rows import gathered_row
-from steelyard_kernels.expression.structure import everywhere, reachable
+from steelyard_kernels.expression.structure import closure, everywhere, reachable
 from steelyard_kernels.nest.carried.layout import FUNCTION
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.plan.cuts import nbytes, spreads
@@ -170,14 +170,11 @@ class Body:
 
     def _needed(self, roots: Iterable[Node]) -> list[Node]:
         """Return what a turn computes some values of, and what it reads, in order."""
-        found: dict[int, Node] = {}
-        pending = [*roots]
-        while pending:
-            node = pending.pop()
-            if node.number not in found and node is not self.loop.index:
-                found[node.number] = node
-                pending += () if self._is_read(node) else operands(node)
-        return [found[number] for number in sorted(found)]
+        return closure(
+            roots,
+            lambda node: () if self._is_read(node) else operands(node),
+            lambda node: node is not self.loop.index,
+        )
 
     def _is_read(self, node: Node) -> bool:
         """Say whether a turn finds a value in memory."""

@@ -36,7 +36,7 @@ from steelyard_kernels.expression.expr import (
     View,
     operands,
 )
-from steelyard_kernels.expression.structure import users
+from steelyard_kernels.expression.structure import closure, users
 from steelyard_kernels.nest.axes import source, stored
 from steelyard_kernels.nest.carried.layout import spelled
 from steelyard_kernels.nest.carried.registers import MOST_ELEMENTS
@@ -335,15 +335,7 @@ class Cuts:
 
     def _behind(self, root: Node) -> list[Node]:
         """Return a node and what it is computed of, up to memory, operands first."""
-        found: dict[int, Node] = {}
-        pending = [root]
-        while pending:
-            node = pending.pop()
-            if node.number not in found:
-                found[node.number] = node
-                if self.seen(node):
-                    pending += operands(node)
-        return [found[number] for number in sorted(found)]
+        return closure([root], lambda node: operands(node) if self.seen(node) else ())
 
 
 def _of(node: Node) -> str:

@@ -27,7 +27,7 @@ from steelyard_kernels.expression.expr import (
     View,
     operands,
 )
-from steelyard_kernels.expression.structure import everywhere
+from steelyard_kernels.expression.structure import closure, everywhere
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.values import Fused, fusions
 
@@ -168,15 +168,11 @@ def _needed(
 ) -> list[Node]:
     """Return the nodes of a body that roots need, in order, not beyond `stop`."""
     stop = frozenset(stop)
-    found: set[int] = set()
-    pending = [root.number for root in roots]
-    while pending:
-        number = pending.pop()
-        if number in inside and number not in found:
-            found.add(number)
-            if number not in stop:
-                pending.extend(arg.number for arg in operands(inside[number]))
-    return [inside[number] for number in sorted(found)]
+    return closure(
+        roots,
+        lambda node: () if node.number in stop else operands(node),
+        lambda node: node.number in inside,
+    )
 
 
 def _kept(
