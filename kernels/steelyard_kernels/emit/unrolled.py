@@ -6,7 +6,8 @@ its place in a register buffer is a constant, as LLVM needs to put it in registe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.ir.builder import FOLDED
@@ -24,7 +25,7 @@ from steelyard_kernels.ir.loops import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from steelyard_kernels.ir.loops import Operand
 
@@ -72,16 +73,12 @@ class _Copy:
         self.first = first
         self.values: dict[str, Operand] = {}
 
-    def operand(self, operand: Operand) -> Operand:
-        if isinstance(operand, Const):
-            return operand
-        return self.values.get(operand.name, operand)
+    def operand(self, value: Any) -> Any:
+        """Return what a variable became; anything else is as it was."""
+        return self.values.get(value.name, value) if isinstance(value, Var) else value
 
-    def operands(self, operands: Sequence[Operand]) -> tuple[Operand, ...]:
-        return tuple([self.operand(operand) for operand in operands])
-
-    def masked(self, mask: Operand | None) -> Operand | None:
-        return None if mask is None else self.operand(mask)
+    def operands(self, values: Iterable[Any]) -> tuple[Any, ...]:
+        return tuple([self.operand(value) for value in values])
 
     def define(self, var: Var) -> Var:
         own = Var(f"{var.name}{self.suffix}", var.type)
@@ -94,28 +91,26 @@ class _Copy:
 
     def statement(self, node: Statement) -> Statement | None:
         """Return a statement's copy, or None if there is nothing left of it."""
-        match node:
-            case Let():
-                return self.let(node)
-            case Load(var, buffer, index, mask, alignment):
-                at, mask = self.operand(index), self.masked(mask)
-                return Load(self.define(var), buffer, at, mask, alignment)
-            case Store(buffer, index, value, mask, alignment=alignment):
-                at, value = self.operands((index, value))
-                mask = self.masked(mask)
-                return Store(buffer, at, value, mask, alignment=alignment)
-            case Alloc():
-                return node if self.first else None  # the same memory in every turn
-            case For():
-                return self.loop(node)
-            case If():
-                return self.branch(node)
-            case Effect(op, args):
-                own = [
-                    self.operand(x) if isinstance(x, Var | Const) else x for x in args
-                ]
-                return Effect(op, tuple(own))
-        raise CompilerBug(f"a loop holds {type(node).__name__}, which no loop may.")
+        if isinstance(node, Let):
+            return self.let(node)
+        if isinstance(node, Alloc):
+            return node if self.first else None  # the same memory in every turn
+        if not isinstance(node, Load | Store | For | If | Effect):
+            raise CompilerBug(f"a loop holds {type(node).__name__}, which no loop may.")
+        own = [self.part(each.name, getattr(node, each.name)) for each in fields(node)]
+        return type(node)(*own)
+
+    def part(self, name: str, value: Any) -> Any:
+        """Return a field's copy; fields are in the order in which they are known."""
+        if name == "var":
+            return self.define(value)
+        if name == "results":
+            return tuple(map(self.define, value))
+        if name == "carried":
+            return tuple([(self.define(var), self.operand(x)) for var, x in value])
+        if name in {"body", "orelse"}:
+            return tuple(self.body(value))
+        return self.operands(value) if type(value) is tuple else self.operand(value)
 
     def let(self, node: Let) -> Statement | None:
         """Copy an operation, or remember its result if it is a known index."""
@@ -128,36 +123,3 @@ class _Copy:
                 self.values[node.var.name] = Const(value, type_)
                 return None
         return Let(self.define(node.var), node.op, args)
-
-    def loop(self, node: For) -> For:
-        start, stop = self.operands((node.start, node.stop))
-        firsts = self.operands([first for _, first in node.carried])
-        var = self.define(node.var)
-        names = [self.define(carried) for carried, _ in node.carried]
-        body = self.body(node.body)
-        yields = self.operands(node.yields)
-        return For(
-            var,
-            start,
-            stop,
-            node.step,
-            tuple(zip(names, firsts, strict=True)),
-            tuple(body),
-            yields,
-            tuple([self.define(result) for result in node.results]),
-            node.unroll,
-            self.masked(node.until),
-        )
-
-    def branch(self, node: If) -> If:
-        condition = self.operand(node.condition)
-        body, values = tuple(self.body(node.body)), self.operands(node.values)
-        orelse = tuple(self.body(node.orelse))
-        return If(
-            condition,
-            body,
-            values,
-            orelse,
-            self.operands(node.else_values),
-            tuple([self.define(result) for result in node.results]),
-        )
