@@ -24,14 +24,12 @@ from steelyard_kernels.expression.expr import (
     Gather,
     Loop,
     Node,
-    Output,
     Parameter,
     Program,
     Reduce,
     Reshape,
     Result,
     Row,
-    Scalar,
     Shape,
     View,
     operands,
@@ -39,9 +37,9 @@ from steelyard_kernels.expression.expr import (
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import Index, axis
 from steelyard_kernels.expression.lines import along
-from steelyard_kernels.expression.rewrite import Again
+from steelyard_kernels.expression.rewrite import Again, remade
 from steelyard_kernels.expression.rows import row
-from steelyard_kernels.expression.structure import everywhere, reachable
+from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.expression.views import gathered, permuted
 from steelyard_kernels.monoids import accumulator
 
@@ -52,23 +50,8 @@ def batched(program: Program) -> Program:
     Memory that its one kernel hides is left out.
     """
     again = _Batched(program)
-    inputs = tuple(
-        again.graph.input(node.name, node.index, node.shape, node.dtype)
-        for node in program.inputs
-    )
-    for old, new in zip(program.inputs, inputs, strict=True):
-        again.made[old.number] = new
-    again.add(program.nodes)
-    outputs = tuple(
-        Output(output.name, again.made[output.value.number], output.updates)
-        for output in program.outputs
-        if not output.hidden
-    )
-    nodes = reachable(output.value for output in outputs)
-    scalars = tuple(node for node in nodes if isinstance(node, Scalar))
-    return replace(
-        program, inputs=inputs, scalars=scalars, outputs=outputs, nodes=nodes, chains=0
-    )
+    shown = tuple([output for output in program.outputs if not output.hidden])
+    return remade(replace(program, outputs=shown, chains=0), again)
 
 
 class _Batched(Again):
