@@ -41,19 +41,19 @@ def divergent_barriers(kernel: Kernel) -> tuple[Effect | Let, ...]:
     return tuple(_barriers(kernel.body, varying, diverged=False))
 
 
+def _varies(varying: set[str], *operands: Operand | None) -> bool:
+    return any(isinstance(x, Var) and x.name in varying for x in operands)
+
+
 def _mark(body: Sequence[Statement], varying: set[str]) -> None:
     """Add what varies, of one walk over the statements."""
-
-    def varies(*operands: Operand | None) -> bool:
-        return any(isinstance(x, Var) and x.name in varying for x in operands)
-
     for node in body:
         if isinstance(node, Let):
             told = node.op == "any_block"  # whatever each thread said
-            if node.op in VARYING or (varies(*node.args) and not told):
+            if node.op in VARYING or (_varies(varying, *node.args) and not told):
                 varying.add(node.var.name)
         elif isinstance(node, Load):
-            if node.buffer.space in PRIVATE or varies(node.index, node.mask):
+            if node.buffer.space in PRIVATE or _varies(varying, node.index, node.mask):
                 varying.add(node.var.name)
         elif isinstance(node, For):
             _mark_loop(node, varying)
@@ -67,27 +67,22 @@ def _mark_branch(node: If, varying: set[str]) -> None:
     _mark(node.body, varying)
     _mark(node.orelse, varying)
     for result, *sides in zip(node.results, node.values, node.else_values, strict=True):
-        if any(
-            isinstance(x, Var) and x.name in varying for x in (node.condition, *sides)
-        ):
+        if _varies(varying, node.condition, *sides):
             varying.add(result.name)
 
 
 def _mark_loop(node: For, varying: set[str]) -> None:
-    def varies(*operands: Operand | None) -> bool:
-        return any(isinstance(x, Var) and x.name in varying for x in operands)
-
-    turns = varies(node.start, node.stop, node.until)
+    turns = _varies(varying, node.start, node.stop, node.until)
     if turns:
         varying.add(node.var.name)
     for (var, first), last in zip(node.carried, node.yields, strict=True):
-        if turns or varies(first, last):
+        if turns or _varies(varying, first, last):
             varying.add(var.name)
     _mark(node.body, varying)
     for result, (var, _), last in zip(
         node.results, node.carried, node.yields, strict=True
     ):
-        if turns or varies(var, last):
+        if turns or _varies(varying, var, last):
             varying.add(result.name)
 
 
@@ -95,18 +90,14 @@ def _barriers(
     body: Sequence[Statement], varying: set[str], *, diverged: bool
 ) -> Iterator[Effect | Let]:
     """Yield the barriers in bodies that only some threads may run."""
-
-    def varies(*operands: Operand | None) -> bool:
-        return any(isinstance(x, Var) and x.name in varying for x in operands)
-
     for node in body:
         if isinstance(node, Effect | Let):
             if diverged and node.op in BARRIERS:
                 yield node
         elif isinstance(node, For):
-            inside = diverged or varies(node.start, node.stop, node.until)
+            inside = diverged or _varies(varying, node.start, node.stop, node.until)
             yield from _barriers(node.body, varying, diverged=inside)
         elif isinstance(node, If):
-            inside = diverged or varies(node.condition)
+            inside = diverged or _varies(varying, node.condition)
             yield from _barriers(node.body, varying, diverged=inside)
             yield from _barriers(node.orelse, varying, diverged=inside)
