@@ -1,6 +1,7 @@
 """Programs of several launches: which ones, their memory, and their results."""
 
 import importlib
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -456,6 +457,23 @@ def test_twelve_layers_of_attention_are_launches(shown):
     assert len({part.code_hash for part in layers.build(x).parts}) <= 6
     (expected,) = evaluate(layers.program(x), [x]).values()
     np.testing.assert_allclose(layers(x), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_what_layers_have_in_common_is_decided_once():
+    """A layer more takes few calls, of which each takes as long everywhere."""
+
+    def count(layers):
+        shapes = (8, 128, 768), *bert.shapes_of(768) * layers
+        made = bert.bert(layers).program(*[(shape, "float16") for shape in shapes])
+        program, calls = simplify(made), []
+        sys.setprofile(lambda _frame, event, _: calls.append(event))
+        try:
+            assert len(partition.partition(program, H200).launches) == 7 * layers
+        finally:
+            sys.setprofile(None)
+        return calls.count("call")
+
+    assert count(6) - count(3) < 3 * 20_000
 
 
 def test_an_axis_without_a_name_is_refused():
