@@ -213,7 +213,7 @@ def aligned(program: Program) -> list[Shape]:
     lost: set[int] = set()
     for node in program.nodes:
         squeezed = isinstance(node, Reduce) and node.of_rows and not node.keepdims
-        follows = isinstance(node, Apply | Cast)
+        follows = bool(lost) and isinstance(node, Apply | Cast)
         if squeezed or (follows and any(n.number in lost for n in operands(node))):
             lost.add(node.number)
     values = map(stored, program.outputs)

@@ -121,15 +121,16 @@ def _too_large(tiling: Tiling) -> str:
 
 
 def _deepest(tiling: Tiling, gpu: Gpu, room: int) -> Tiling | None:
-    """Return a tiling with as many stages as fit so many bytes."""
+    """Return a tiling of one stage with as many as fit so many bytes."""
     steps = tiling.steps
     own = (steps,) if steps <= MOST_OWN else ()
     several = tiling.product.is_bulk or not tiling.bulk
     stages = FEW_STAGES if tiling.cores.exact else STAGES
-    each = replace(tiling, stages=2).shared - replace(tiling, stages=1).shared
-    most = room // each
+    most = room // (replace(tiling, stages=2).shared - tiling.shared)
     for count in (*own, *(stages if several else ())):
+        if count > most:
+            continue
         deeper = replace(tiling, stages=count)
-        if count <= most and deeper.shared <= room and not problem(deeper, gpu):
+        if deeper.shared <= room and not problem(deeper, gpu):
             return deeper
     return None
