@@ -21,8 +21,9 @@ from steelyard import benchmark
 
 
 def setitimer():
-    """Have a signal sent in an hour."""
-    signal.setitimer(signal.ITIMER_REAL, 3600)
+    """Have a signal sent ten thousand times a second."""
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
 
 
 def limit():
@@ -34,6 +35,12 @@ def replace(place, name):
     """Replace something by itself in another name."""
     old = getattr(place, name)
     setattr(place, name, lambda *args, **keywords: old(*args, **keywords))  # noqa: PLW0108 # another
+
+
+def become_nobody():
+    """Give up root's rights, if there are any."""
+    if os.getuid() == 0:
+        os.setresuid(65534, 65534, 65534)
 
 
 CHANGES = {
@@ -51,6 +58,9 @@ CHANGES = {
     "timer": setitimer,
     "path": lambda: sys.path.insert(0, "/"),
     "stdout": lambda: setattr(sys, "stdout", open(os.devnull, "w")),  # noqa: PTH123, SIM115
+    "shut": lambda: sys.stdout.close(),  # noqa: PLW0108 # that of the worker
+    "descriptor": lambda: os.closerange(1, 2),
+    "user": become_nobody,
     "hook": lambda: setattr(sys, "excepthook", print),
     "recursion": lambda: sys.setrecursionlimit(5000),
     "filters": lambda: warnings.simplefilter("error"),
@@ -81,6 +91,9 @@ def seen():
         signal.getitimer(signal.ITIMER_REAL),
         list(sys.path),
         sys.stdout is sys.__stdout__,
+        sys.stdout.closed,
+        os.fstat(1).st_ino,
+        os.getresuid(),
         sys.excepthook is sys.__excepthook__,
         sys.getrecursionlimit(),
         list(warnings.filters),

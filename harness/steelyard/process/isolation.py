@@ -123,6 +123,25 @@ def _set_streams(wanted: tuple[Any, ...]) -> None:
         setattr(place, name, value)
 
 
+def _standard() -> list[tuple[int, int, bool] | None]:
+    """Return which files have the numbers of standard streams, and whether these are shut."""
+    found: list[tuple[int, int, bool] | None] = []
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            file = os.fstat(number)
+        except OSError:
+            found.append(None)
+        else:
+            shut = getattr(getattr(sys, name), "closed", False)
+            found.append((file.st_dev, file.st_ino, shut))
+    return found
+
+
+def _set_user(wanted: tuple[tuple[int, int, int], tuple[int, int, int]]) -> None:
+    os.setresuid(*wanted[0])
+    os.setresgid(*wanted[1])
+
+
 def _set_filters(wanted: list[Any]) -> None:
     warnings.filters[:] = wanted  # type: ignore[index] # a list in all versions
     warnings._filters_mutated()  # type: ignore[attr-defined] # noqa: SLF001 # or modules keep what they decided by
@@ -216,7 +235,9 @@ def _set_path(wanted: list[str]) -> None:
 
 
 PROPERTIES: Final[Mapping[str, Property]] = {
-    # First: others are computed with it.
+    # First: only its rights put the others back.
+    "user": Property(lambda: (os.getresuid(), os.getresgid()), _set_user),
+    # Before what is computed with it.
     "floating point": Property(_floats, lambda v: _maths().fesetenv(bytes(v[2]))),
     "current folder": Property(_folder, os.chdir),
     "environment": Property(_environment, _set_environment),
@@ -239,13 +260,16 @@ PROPERTIES: Final[Mapping[str, Property]] = {
     "limits": Property(
         lambda: {which: resource.getrlimit(which) for _, which in LIMITS}, _set_limits
     ),
+    # Before handlers: without its own, a timer's next signal ends the process.
+    "timers": Property(_timers, _set_timers),
     "signal handlers": Property(_handlers, _set_handlers),
     "blocked signals": Property(
         partial(signal.pthread_sigmask, signal.SIG_BLOCK, ()),
         partial(signal.pthread_sigmask, signal.SIG_SETMASK),
     ),
-    "timers": Property(_timers, _set_timers),
     "sys.path": Property(lambda: list(sys.path), _set_path),
+    # Nothing puts these back: what was opened since may have their numbers.
+    "standard input and output": Property(_standard, lambda _: None),
     "streams and hooks": Property(
         lambda: tuple(getattr(place, name) for place, name in STREAMS), _set_streams
     ),
