@@ -143,6 +143,37 @@ def test_a_commit_that_a_shallow_clone_lacks_can_be_fetched(project, tmp_path):
     assert "--unshallow" not in worktrees.no_commit("HEAD~9", project)
 
 
+def test_submodules_are_those_of_each_side(project, tmp_path):
+    """Worktrees have empty folders there, so that no base could be imported."""
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    git(inner, "init", "-q", "-b", "main")
+    for number in (1, 2):
+        (inner / "kernel.py").write_text(str(number))
+        git(inner, "add", ".")
+        git(inner, "commit", "-q", "-m", "one")
+        if number == 1:
+            add = ("-c", "protocol.file.allow=always", "submodule", "add", "-q")
+            git(project, *add, str(inner), "lib é")
+            git(project, "commit", "-q", "-m", "with a submodule")
+    lib = project / "lib é"
+    git(lib, "pull", "-q")
+    (lib / "new.py").write_text("not committed")
+    with Side.of_ref("HEAD") as base:
+        tree = base.root / lib.name
+        assert (tree / "kernel.py").read_text() == "1"
+        worktrees.bring(project, base.root)
+        assert (tree / "kernel.py").read_text() == "2"
+        assert (tree / "new.py").exists()
+    assert homes(tmp_path) == []
+    empty = "0" * 39 + "1"
+    git(project, "update-index", "--cacheinfo", f"160000,{empty},lib é")
+    git(project, "commit", "-q", "-m", "what nobody pushed")
+    with pytest.raises(SteelyardError, match=f"fetch origin {empty}"):
+        Side.of_ref("HEAD").__enter__()
+    assert homes(tmp_path) == []
+
+
 def test_a_base_that_does_not_build_says_why_and_is_removed(project, tmp_path):
     """With the end of its log."""
     script = project / "build.py"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from steelyard.errors import SteelyardError
+from steelyard.gate import submodules
 from steelyard.machine import git
 from steelyard.process import scratch
 
@@ -71,6 +72,7 @@ def worktree(root: Path, commit: str) -> Iterator[Path]:
                 raise SteelyardError(
                     f"git makes no worktree of {commit[:12]}: {why}. Mend that first."
                 )
+            submodules.fill(root, tree)
             yield tree
         finally:
             _remove(root, home)
@@ -105,6 +107,8 @@ def bring(root: Path, tree: Path) -> None:
             shutil.copy2(old, new)
         elif not old.exists():
             new.unlink(missing_ok=True)
+    for inner in submodules.update(root, tree):
+        bring(*inner)
 
 
 TIMEOUT: Final = 10
