@@ -1,5 +1,6 @@
 import itertools
 import json
+from importlib.machinery import ModuleSpec
 
 import numpy as np
 import pytest
@@ -231,6 +232,23 @@ def test_what_was_raised_is_one_line_and_names_the_users_line():
     with pytest.raises(ValueError, match="Expecting") as caught:
         exec(users)
     assert raised(caught.value).endswith("(users.py:2)")
+    worker = {"__name__": "__main__", "__spec__": ModuleSpec("steelyard.worker", None)}
+    with pytest.raises(TypeError) as caught:
+        exec(compile("(lambda x: x)()", "/worker.py", "exec"), worker)
+    assert "worker.py" not in raised(caught.value)
+
+
+def test_a_second_launch_is_not_left_out_in_silence():
+    """Only the one that was returned was measured."""
+
+    @benchmark
+    def twice(b):
+        b.launch(print)
+        return b.launch(print)
+
+    (case,) = twice.cases()
+    with pytest.raises(BenchmarkError, match="2 times; expected one"):
+        case.describe()
 
 
 # Selecting.

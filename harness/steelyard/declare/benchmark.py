@@ -152,6 +152,11 @@ class Case:
                 f"{self.id} returned {call!r}; expected what b.launch gives. "
                 "End the function with return b.launch(...)."
             )
+        if builder.launches > 1:
+            raise BenchmarkError(
+                f"{self.id} calls b.launch {builder.launches} times; expected one, as "
+                "only what is returned is measured. Do all of it in one function."
+            )
         handles = tuple(builder.handles.values())
         return Description(
             handles,
@@ -275,7 +280,7 @@ def raised(error: BaseException) -> str:
     Where none of the user's is under way it is the innermost line of a library.
     """
     frames = [
-        (frame.f_globals.get("__name__", ""), Path(frame.f_code.co_filename), line)
+        (_module(frame.f_globals), Path(frame.f_code.co_filename), line)
         for frame, line in traceback.walk_tb(error.__traceback__)
     ]
     named = [
@@ -291,6 +296,12 @@ def raised(error: BaseException) -> str:
     except BaseException as other:  # noqa: BLE001 # whatever the user's exception does
         message = f"its text cannot be had: {type(other).__name__}"
     return printable(f"{type(error).__name__}: {printable(message)}{place}", BOUND)
+
+
+def _module(names: Mapping[str, Any]) -> str:
+    """Return a module's name, also of one that is run by ``python -m``."""
+    spec = getattr(names.get("__spec__"), "name", None)
+    return str(spec or names.get("__name__", ""))
 
 
 def _allowed(

@@ -109,6 +109,7 @@ class Builder:
     modes: tuple[modes.Mode, ...] = ()
     counts: dict[str, float] = field(default_factory=dict)
     device: str = CPU
+    launches: int = 0
 
     def on(self, device: str) -> None:
         """Say where the buffers live and the work runs: ``cpu``, or ``cuda``, a GPU.
@@ -215,9 +216,9 @@ class Builder:
             )
         if as_ not in FORMS:
             raise BenchmarkError(
-                f"as_={as_!r} is not a form of buffer; expected one of "
-                f"{', '.join(FORMS)}."
+                f"as_={as_!r} is not a form; expected one of {', '.join(FORMS)}."
             )
+        self.launches += 1
         return Call(target, args, out, as_, scalars)
 
     def build(self, kernel: Any, /, *args: Handle, target: str) -> Call:
@@ -293,8 +294,7 @@ class Builder:
             )
         if not _is_text(name):
             raise BenchmarkError(
-                f"{role} has name={name!r}; expected a string. Leave it out for the "
-                "variable's own name."
+                f"{role} has name={name!r}; expected a string, or leave it out."
             )
         if name in self.handles:
             raise BenchmarkError(
