@@ -156,6 +156,17 @@ def test_a_gate_that_was_ended_leaves_no_older_verdict(
     assert [one.name for one in (shop / ".steelyard").glob(".*")] == []
 
 
+def test_a_gate_whose_outcome_has_no_place_says_what_names_another(tmp_path):
+    """As in a checkout that is mounted to be read."""
+    folder = tmp_path / "file"
+    folder.touch()
+    with (
+        pytest.raises(SteelyardError, match="--store"),
+        document.under_way("main", folder),
+    ):
+        pass
+
+
 def test_a_gate_that_could_not_begin_leaves_what_another_came_to(shop):
     """It was refused because the other one measured."""
     folder, other = shop / ".steelyard", shop / "other"

@@ -143,6 +143,14 @@ def test_a_commit_that_a_shallow_clone_lacks_can_be_fetched(project, tmp_path):
     assert "--unshallow" not in worktrees.no_commit("HEAD~9", project)
 
 
+def test_a_folder_that_is_no_repository_is_told_apart_from_a_commit_that_is_none(
+    project, tmp_path
+):
+    """Or it is another user's, or there is no git: git says which."""
+    assert "`git status` there" in worktrees.no_commit("main", tmp_path)
+    assert "`git status` there" not in worktrees.no_commit("nothing", project)
+
+
 def test_submodules_are_those_of_each_side(project, tmp_path):
     """Worktrees have empty folders there, so that no base could be imported."""
     inner = tmp_path / "inner"

@@ -273,7 +273,8 @@ def under_way(baseline: str, folder: Path) -> Iterator[None]:
             before.touch()
     except OSError as error:
         raise SteelyardError(
-            f"{place}: {error.strerror}. The outcome of a gate is kept there."
+            f"{place}: {error.strerror}. A gate's outcome is kept beside the store: name "
+            "one elsewhere with --store or STEELYARD_STORE."
         ) from error
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     problem = UnjudgedError(

@@ -37,8 +37,12 @@ def require_commit(ref: str, folder: Path) -> str:
 
 def no_commit(ref: str, folder: Path) -> str:
     """Say that a ref is none, and what brings it where the clone lacks commits."""
-    shallow = git.output(folder, "rev-parse", "--is-shallow-repository") == "true"
-    why = ", a shallow clone (`git fetch --unshallow` brings the rest)" * shallow
+    shallow = git.output(folder, "rev-parse", "--is-shallow-repository")
+    why = ", a shallow clone (`git fetch --unshallow` brings the rest)"
+    if shallow is None:
+        why = ", which git does not know (`git status` there says why)"
+    elif shallow != "true":
+        why = ""
     return f"baseline {ref!r} is no commit of {folder}{why}"
 
 
