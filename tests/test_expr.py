@@ -106,7 +106,6 @@ def test_array_dtypes_are_promoted_within_a_kind():
         (lambda v: xp.broadcast_to(v.f, (2, 5)), "cannot broadcast shape"),
         (lambda v: v.f + "x", "got a str"),
         (lambda v: v.f.astype("int4"), "int4 is not supported"),
-        (lambda v: xp.var(v.f, axis=-1, correction=7), "lower the correction"),
     ],
 )
 def test_what_is_not_defined_is_one_sentence_with_the_next_step(write, words):

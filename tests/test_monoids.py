@@ -23,7 +23,7 @@ PARITY = Monoid(
     0,
     lambda xp, g, y, x, axes, count: g,
     frozenset({"int"}),
-    empty=True,
+    nothing=0,
 )
 SHAPES = [(3, 7), (5, 300), (40, 1024)]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
+from math import inf, nan
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +30,7 @@ class Monoid:
     start: what it leaves as it is; an infinity stands for the end of an integer dtype.
     gradient: (xp, g, y, x, axes, count) -> the cotangent of x, where g and y are those of
         the result in the shape with axes of extent 1, and count that of the values.
-    kinds: of the values. empty: whether no values at all come to `start`.
+    kinds: of the values. nothing: what no values at all come to; None: there is no such.
     mean: the result is the total over the number of values.
     widened: integers are of 64 bits before they are taken in.
     count: the arithmetic operations that an element is counted as.
@@ -45,7 +45,7 @@ class Monoid:
     start: float
     gradient: Callable[..., Any]
     kinds: frozenset[str] = NUMBER
-    empty: bool = False
+    nothing: float | None = None
     mean: bool = False
     widened: bool = False
     count: int = 1
@@ -101,7 +101,7 @@ MONOIDS: Final[dict[str, Monoid]] = {
             "add",
             0,
             lambda xp, g, y, x, axes, count: xp.broadcast_to(g, x.shape),
-            empty=True,
+            nothing=0,
             widened=True,
             jax="reduce_sum",
         ),
@@ -112,7 +112,7 @@ MONOIDS: Final[dict[str, Monoid]] = {
             "multiply",
             1,
             lambda xp, g, y, x, axes, count: _of_prod(xp, g, x, axes),
-            empty=True,
+            nothing=1,
             widened=True,
         ),
         Monoid(
@@ -141,6 +141,7 @@ MONOIDS: Final[dict[str, Monoid]] = {
                 g * (1.0 / count), x.shape
             ),
             FLOAT,
+            nothing=nan,
             mean=True,
         ),
         Monoid(
@@ -151,6 +152,7 @@ MONOIDS: Final[dict[str, Monoid]] = {
             0,
             _of_var,
             FLOAT,
+            nothing=nan,
             count=3,
             moments=True,
         ),

@@ -33,8 +33,8 @@ def indexed(x: Array, index: Any) -> Array:
     entries = [_entry(x, each) for each in given]
     key = _key(x, entries)
     arrays = [each for each in key if isinstance(each, Array)]
-    if len(given) == 1 and isinstance(key[0], int):
-        return _row(x, key[0])
+    if len(given) == 1 and isinstance(entries[0], int):
+        return _row(x, entries[0])
     if len(given) == 1 and arrays and not arrays[0].shape:
         return _row(x, arrays[0])
     if any(each.shape for each in arrays):

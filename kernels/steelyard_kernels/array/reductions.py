@@ -57,20 +57,16 @@ def _variance(x: Array, axis: Axis, correction: float, keepdims: bool) -> Array:
     if correction == 0:
         return result
     count = math.prod(x.shape[place] for place in _axes("var", x, axis))
-    if count <= correction:
-        raise KernelError(
-            f"{x.graph.kernel}: var with correction {correction} needs more elements "
-            f"than the {count} of the axes that are reduced; lower the correction."
-        )
-    return result * (count / (count - correction))
+    scale = count / (count - correction) if count > correction else math.nan
+    return result * scale
 
 
 def _reduce(op: str, x: Array, axis: Axis, keepdims: bool) -> Array:
     x = as_array(x, op)
-    if axis is None and x.ndim == 0:  # all of one element, and no axis to keep
-        row = x.graph.broadcast(x.node, (1,))
-        return Array(x.graph, x.graph.reduce(op, row, keepdims=False), x.weak)
     axes = _axes(op, x, axis)
+    if not axes:  # each value by itself, and no axis to keep
+        row = x.graph.reshape(x.node, (*x.shape, 1))
+        return Array(x.graph, x.graph.reduce(op, row, keepdims=False), x.weak)
     return Array(x.graph, x.graph.reduce(op, x.node, axes, keepdims=keepdims))
 
 
@@ -80,10 +76,10 @@ def _axes(op: str, x: Array, axis: Axis) -> tuple[int, ...]:
         return tuple(range(x.ndim))
     given = axis if isinstance(axis, Sequence) else (axis,)
     axes = sorted(place_of(x, each, x.ndim) for each in given)
-    if not axes or len(set(axes)) < len(axes):
+    if len(set(axes)) < len(axes):
         raise KernelError(
             f"{x.graph.kernel}: {op} over the axes {axis!r} of shape {x.shape}, expected "
-            "one or more, each once; name axes that there are."
+            "each once; name axes that there are."
         )
     return tuple(axes)
 
@@ -141,7 +137,7 @@ def _place(op: str, x: Array, axis: int | None, keepdims: bool) -> Array:
     if axis is None:
         flat = _place(op, reshape(x, (-1,)), 0, False)
         return reshape(flat, (1,) * len(shape)) if keepdims else flat
-    (along,) = _axes(f"arg{op}", x, axis)
+    along = place_of(x, axis, len(shape))
     extent = shape[along]
     line = (1,) * along + (extent,) + (1,) * (len(shape) - along - 1)
     places = reshape(arange(extent, dtype=_counts(extent)), line)

@@ -154,7 +154,7 @@ class Graph:
             kept = ((n, place in axes) for place, n in enumerate(node.shape))
             shape = tuple(1 if gone else n for n, gone in kept if keepdims or not gone)
             if 0 in node.shape:
-                return self._filled(MONOIDS[op].neutral(node.dtype), node.dtype, shape)
+                return self._filled(MONOIDS[op].nothing or 0, node.dtype, shape)
             number = self._next()
             self._nodes[key] = Reduce(
                 number, shape, node.dtype, op, node, axes, keepdims
@@ -340,7 +340,7 @@ class Graph:
                 f"{self.kernel}: {op} of {node.dtype.name} is not defined, expected "
                 f"{' or '.join(sorted(row.kinds))}; cast it first with astype."
             )
-        if not row.empty and any(node.shape[place] == 0 for place in axes):
+        if row.nothing is None and any(node.shape[place] == 0 for place in axes):
             raise KernelError(
                 f"{self.kernel}: {op} over an empty axis of shape {node.shape} has no "
                 "value; give every reduced axis at least one element."

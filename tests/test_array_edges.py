@@ -1,0 +1,59 @@
+"""The array namespace at its edges: no axes, no elements, no arrays, what is no number."""
+
+import numpy as np
+import pytest
+
+from steelyard_kernels import array as xp
+from steelyard_kernels import kernel
+from steelyard_kernels.errors import KernelError
+
+REDUCTIONS = ("sum", "prod", "max", "min", "mean", "var", "std")
+pytestmark = pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of|invalid value")
+
+
+def same(seen, want):
+    """Hold values, shape and dtype against NumPy's."""
+    assert (seen.dtype, seen.shape) == (want.dtype, want.shape)
+    np.testing.assert_allclose(seen, want, rtol=1e-14)
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("shape", [(), (3,), (0, 2), (2, 1, 3)], ids=str)
+@pytest.mark.parametrize("name", [*REDUCTIONS, "any", "all", "count_nonzero"])
+def test_a_reduction_over_no_axes_is_one_of_each_value(name, shape, keepdims):
+    """As in NumPy and the array API; integers are widened all the same."""
+    x = np.random.default_rng(0).normal(0, 2, shape)
+    of_ints = name not in {"mean", "var", "std"}
+    for values in (x, x.astype("int8"))[: 1 + of_ints]:
+        reduce = kernel(lambda x: getattr(xp, name)(x, axis=(), keepdims=keepdims))
+        same(reduce(values), np.asarray(getattr(np, name)(values, axis=())))
+
+
+@pytest.mark.parametrize("name", ["mean", "var", "std"])
+@pytest.mark.parametrize(("shape", "axis"), [((0,), None), ((2, 0), 1), ((0, 2), 0)])
+def test_the_mean_of_nothing_is_nan(name, shape, axis):
+    """The array API says so, of variances too; without results there is none."""
+    x = np.zeros(shape)
+    same(kernel(lambda x: getattr(xp, name)(x, axis))(x), getattr(np, name)(x, axis))
+    empty = kernel(lambda x: getattr(xp, name)(x, axis=1))(np.zeros((0, 3)))
+    assert empty.shape == (0,)
+
+
+@pytest.mark.parametrize("correction", [3, 4.5])
+def test_a_variance_of_too_few_values_is_nan(correction):
+    """Where as much as there are, or more, is taken off their number."""
+    made = kernel(lambda x: xp.var(x, axis=1, correction=correction))
+    assert np.isnan(made(np.ones((2, 3)))).tolist() == [True, True]
+
+
+def test_an_axis_that_is_reduced_twice_is_refused():
+    """And the place of an extremum is along one axis."""
+    for reduce in (lambda x: xp.sum(x, axis=(0, -2)), lambda x: xp.argmax(x, range(2))):
+        with pytest.raises(KernelError, match=r"name a.* that there"):
+            kernel(reduce)(np.ones((2, 3)))
+
+
+def test_a_value_without_axes_is_indexed_by_dots():
+    """`x[...]` and `x[()]` are x."""
+    made = kernel(lambda x: (x[...], x[()], x[..., None]))
+    assert [each.tolist() for each in made(np.asarray(3.0))] == [3.0, 3.0, [3.0]]
