@@ -57,3 +57,34 @@ def test_a_value_without_axes_is_indexed_by_dots():
     """`x[...]` and `x[()]` are x."""
     made = kernel(lambda x: (x[...], x[()], x[..., None]))
     assert [each.tolist() for each in made(np.asarray(3.0))] == [3.0, 3.0, [3.0]]
+
+
+LEFT = []
+"""Values that a trace has left behind."""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, old: x + old,
+        lambda x, old: xp.where(old > 0, x, 0.0),
+        lambda x, old: xp.sum(old) + x,
+        lambda x, old: xp.concat([x, old]),
+        lambda x, old: x @ old,
+        lambda x, old: x[old.astype("int32")],
+        lambda x, old: xp.fori_loop(0, 2, lambda i, c: c * old, x),
+        lambda x, old: old,
+    ],
+)
+def test_a_value_of_another_trace_is_refused(use):
+    """Its nodes would be taken for others: `x + old` was x + x."""
+    kernel(lambda x: [LEFT.append(x), x][1])(np.ones(3))
+    with pytest.raises(KernelError, match=r"of this (trace|kernel)"):
+        kernel(lambda x: use(x, LEFT[-1]))(np.ones(3))
+
+
+@pytest.mark.parametrize("use", [lambda x: [1, 2][x], range, lambda x: "ab"[x:]])
+def test_a_value_is_no_index_of_pythons(use):
+    """Of lists, ranges and strings: the error says so."""
+    with pytest.raises(KernelError, match="is no number of Python's"):
+        kernel(lambda x: [use(x[0]), x][1])(np.ones(3, int))

@@ -61,7 +61,7 @@ def _entry(x: Array, given: Any) -> Entry | EllipsisType:
         parts = (given.start, given.stop, given.step)
         if all(each is None or whole(each) is not None for each in parts):
             return given
-    each = asarray(given) if isinstance(given, list | np.ndarray) else given
+    each = asarray(given) if isinstance(given, list | np.ndarray | Array) else given
     if isinstance(each, Array) and each.dtype.kind == "int":
         return int(each.node.value) if isinstance(each.node, Constant) else each
     seen = f"{each.dtype} {each.shape}" if isinstance(each, Array) else ""

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, NoReturn, TypeAlias
 import numpy as np
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.array.tracing import current, number
+from steelyard_kernels.array.tracing import current, number, running
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Node, Shape
@@ -102,13 +102,13 @@ class Array:
         return function(*operands)
 
     def _number(self, *_: object, **__: object) -> NoReturn:
-        """Refuse what would want values: float(), int(), complex(), numpy.asarray()."""
+        """Refuse what would want values: float(), int(), range(), numpy.asarray()."""
         raise KernelError(
             f"{self.graph.kernel}: a value of shape {self.shape} is no number of Python's "
             "or NumPy's while the kernel is traced; compute with it as an array."
         )
 
-    __float__ = __int__ = __complex__ = __array__ = _number
+    __float__ = __int__ = __index__ = __complex__ = __array__ = _number
 
     def __len__(self) -> int:
         raise KernelError(
@@ -189,7 +189,7 @@ _RENAMED: Final = {
 def whole(value: Any) -> int | None:
     """Return an int of Python's, NumPy's or anyone's; None for what is none."""
     try:
-        return None if isinstance(value, bool) else operator.index(value)
+        return None if isinstance(value, bool | Array) else operator.index(value)
     except TypeError:
         return None
 
@@ -197,6 +197,7 @@ def whole(value: Any) -> int | None:
 def as_array(value: object, what: str) -> Array:
     """Return an array as it is, a Python number as a weak one, NumPy's as constants."""
     if isinstance(value, Array):
+        check_own(running() or value.graph, what, value)
         return value
     graph = current(what)
     if _is_numpys(value):
@@ -209,6 +210,15 @@ def as_array(value: object, what: str) -> Array:
         )
     dtype = _scalar_dtype(graph, what, (value,))
     return Array(graph, number(graph, value, dtype), weak=True)
+
+
+def check_own(graph: Graph, what: str, value: Array) -> None:
+    """Raise KernelError for a value that another trace has left: its nodes mean others."""
+    if value.graph is not graph:
+        raise KernelError(
+            f"{graph.kernel}: {what} got a value of {value.graph.kernel}, which was traced "
+            "before, expected one of this trace; call kernels, and keep no values of them."
+        )
 
 
 def _is_numpys(value: object) -> bool:
@@ -312,6 +322,7 @@ def lift(
 ) -> Node:
     """Return an operand's node; a weak one takes the dtype it meets."""
     if isinstance(operand, Array):
+        check_own(graph, op, operand)
         if not operand.weak:
             return operand.node
         _check_weak(graph, op, (operand.dtype.kind, "a scalar"), common, strong=strong)
