@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from steelyard_kernels import array as xp
-from steelyard_kernels import kernel
+from steelyard_kernels import dtypes, kernel
 from steelyard_kernels.errors import KernelError
 
 REDUCTIONS = ("sum", "prod", "max", "min", "mean", "var", "std")
@@ -88,3 +88,86 @@ def test_a_value_is_no_index_of_pythons(use):
     """Of lists, ranges and strings: the error says so."""
     with pytest.raises(KernelError, match="is no number of Python's"):
         kernel(lambda x: [use(x[0]), x][1])(np.ones(3, int))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: xp.concat([]),
+        lambda x: xp.stack(()),
+        lambda x: xp.concat(None),
+        lambda x: xp.broadcast_arrays(),
+        lambda x: xp.einsum(3, x),
+        lambda x: xp.tensordot(x, x, axes=((0,), (0, 1))),
+        lambda x: xp.tensordot(x, x, axes=2**70),
+        lambda x: xp.roll(x, 1.5),
+        lambda x: xp.roll(x, (1, 2, 3), axis=(0, 1)),
+        lambda x: xp.tile(x, 1.5),
+        lambda x: xp.repeat(x, [1, 2]),
+        lambda x: xp.permute_dims(x, None),
+        lambda x: xp.squeeze(x, 1.5),
+        lambda x: xp.diff(x, n=-1),
+        lambda x: xp.topk(x, None),
+        lambda x: xp.tril(x, k="a"),
+        lambda x: xp.diagonal(x[0]),
+        lambda x: xp.diagonal(x, offset=None),
+        lambda x: xp.linspace("a", 1, 3),
+        lambda x: xp.meshgrid(None),
+        lambda x: xp.bitcast("a", "int32"),
+        lambda x: xp.astype(None, "int32"),
+        lambda x: xp.conv2d(x[None, None], x[None, None], stride=None),
+        lambda x: x[::0],
+    ],
+)
+def test_what_a_function_cannot_take_is_one_sentence(use):
+    """Not an error of Python's from inside of the compiler."""
+    with pytest.raises(KernelError, match=r"^<lambda>: [^\n]*\.$"):
+        kernel(use)(np.ones((2, 2)))
+
+
+def test_numbers_of_numpys_are_numbers():
+    """Where the namespace takes Python's, of their kinds."""
+    n, f = np.int64(3), np.float32(0.5)
+    made = kernel(
+        lambda: (xp.arange(n), xp.full((2,), n), xp.full(2, f), xp.linspace(f, n, 2))
+    )
+    want = [np.arange(3), np.full(2, 3), np.full(2, f), np.array([0.5, 3])]
+    for seen, each in zip(made(), want, strict=True):
+        same(seen, each)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: xp.arange(127, 130, dtype="int8"),
+        lambda: xp.arange(1, -5, -2, dtype="uint16"),
+        lambda: xp.arange(2**31 - 1, 2**31 + 1, dtype="int32"),
+        lambda: xp.asarray([1, 300], dtype="int8"),
+        lambda: xp.asarray(-1, dtype="uint8"),
+    ],
+)
+def test_integers_that_a_dtype_has_not_are_refused(make):
+    """As of NumPy, which wraps those of arrays alone."""
+    with pytest.raises(OverflowError, match=r"out of bounds for u?int"):
+        kernel(make)()
+    fits = kernel(
+        lambda: (xp.arange(126, 128, dtype="int8"), xp.arange(999, 999, dtype="int8"))
+    )
+    assert [each.tolist() for each in fits()] == [[126, 127], []]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float8_e5m2", "float16"])
+@pytest.mark.parametrize("offset", [-4, -1, 0, 2, 5])
+def test_a_diagonal_is_numpys(dtype, offset):
+    """Of any dtype, and of matrices that have none there."""
+    x = np.random.default_rng(1).integers(0, 2, (2, 3, 5))
+    x = dtypes.rounded(x.astype("float64"), dtypes.of(dtype)) if "f" in dtype else x
+    x = x if "f" in dtype else x.astype(dtype)
+    seen = kernel(lambda x: xp.diagonal(x, offset=offset))(x)
+    want = np.diagonal(x, offset, -2, -1)
+    assert (seen.dtype, seen.tolist()) == (want.dtype, want.tolist())
+
+
+def test_differences_end_where_there_are_none():
+    """However many times they are taken."""
+    assert kernel(lambda x: xp.diff(x, n=2**70))(np.ones(3)).shape == (0,)

@@ -360,7 +360,7 @@ def _with_bias(x: Array, bias: Array | None) -> Array:
 
 def _of_each(x: Array, given: Each, rank: int) -> tuple[int, ...]:
     """Return a number for each spatial axis."""
-    found = (given,) * rank if isinstance(given, int) else tuple(given)
+    found = tuple(given) if isinstance(given, Sequence) else (given,) * rank
     if len(found) != rank or not all(isinstance(each, int) for each in found):
         raise KernelError(
             f"{x.graph.kernel}: got {given!r} for {rank} spatial axes; give one int, or "

@@ -11,7 +11,7 @@ from functools import cache
 from inspect import Parameter, Signature
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.array.value import Array, Operand, apply
+from steelyard_kernels.array.value import Array, Operand, apply, as_array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.ops import OPERATIONS
@@ -54,6 +54,7 @@ def bitcast(x: Array, dtype: DType | str) -> Array:
 
     Raises KernelError for any other pair.
     """
+    x = as_array(x, "bitcast")
     wanted, narrow = dtypes.of(dtype), (*dtypes.HALVES, *dtypes.STORED, dtypes.bool_)
     if wanted is x.dtype:
         return x.astype(wanted)
@@ -117,4 +118,4 @@ def astype(x: Array, dtype: DType | str, *, copy: bool = True) -> Array:
     No value changes, so that a copy is the same.
     """
     del copy
-    return x.astype(dtype)
+    return as_array(x, "astype").astype(dtype)

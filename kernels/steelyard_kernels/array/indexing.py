@@ -59,13 +59,15 @@ def _entry(x: Array, given: Any) -> Entry | EllipsisType:
         return place if given is not ... else given
     if isinstance(given, slice):
         parts = (given.start, given.stop, given.step)
-        if all(each is None or whole(each) is not None for each in parts):
+        known = all(each is None or whole(each) is not None for each in parts)
+        if known and given.step != 0:
             return given
     each = asarray(given) if isinstance(given, list | np.ndarray | Array) else given
     if isinstance(each, Array) and each.dtype.kind == "int":
         return int(each.node.value) if isinstance(each.node, Constant) else each
     seen = f"{each.dtype} {each.shape}" if isinstance(each, Array) else ""
     seen = seen or f"a {type(given).__name__}"
+    seen += " of step 0" if isinstance(given, slice) and whole(given.step) == 0 else ""
     raise KernelError(
         f"{x.graph.kernel}: a value of shape {x.shape} is indexed by {seen}, expected "
         "ints, slices between such, None, one `...` and arrays of ints; choose by a mask "

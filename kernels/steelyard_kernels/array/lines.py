@@ -15,7 +15,7 @@ from steelyard_kernels.along import ALONG, Line
 from steelyard_kernels.array.elementwise import bitcast
 from steelyard_kernels.array.indexing import take, take_along_axis
 from steelyard_kernels.array.moves import pad
-from steelyard_kernels.array.shapes import asarray, place_of, reshape
+from steelyard_kernels.array.shapes import asarray, integer, place_of, reshape
 from steelyard_kernels.array.value import Array, apply, as_array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
@@ -98,7 +98,7 @@ def topk(
 
     They are in order; of equal values the first is taken.
     """
-    x = as_array(x, "topk")
+    x, k = as_array(x, "topk"), integer("topk", k)
     place = place_of(x, axis, x.ndim)
     if not 0 <= k <= x.shape[place]:
         raise KernelError(

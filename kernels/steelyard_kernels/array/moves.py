@@ -8,9 +8,18 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.array.shapes import broadcast_to, expand_dims, place_of, reshape
+from steelyard_kernels.array.shapes import (
+    broadcast_to,
+    expand_dims,
+    extents,
+    integer,
+    place_of,
+    reshape,
+)
+from steelyard_kernels.array.tracing import current
 from steelyard_kernels.array.value import Array, apply, as_array
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import views
@@ -20,7 +29,7 @@ from steelyard_kernels.expression.graph import broadcast_shape
 def permute_dims(x: Array, axes: Sequence[int]) -> Array:
     """Return the array with its axes in another order: result axis i is axes[i]."""
     x = as_array(x, "permute_dims")
-    order = [place_of(x, each, x.ndim) for each in axes]
+    order = [place_of(x, each, x.ndim) for each in _several(axes)]
     return Array(x.graph, views.permuted(x.graph, x.node, order))
 
 
@@ -66,8 +75,14 @@ def roll(
     if axis is None:
         flat = reshape(x, (prod(x.shape),))
         return reshape(roll(flat, shift, 0), x.shape)
-    shifts, axes = list(_several(shift)), _several(axis)
+    shifts = [integer("roll", by) for by in _several(shift)]
+    axes = _several(axis)
     shifts = shifts * len(axes) if len(shifts) == 1 else shifts
+    if len(shifts) != len(axes):
+        raise KernelError(
+            f"{x.graph.kernel}: roll by {shift} along the axes {axis}, expected as many "
+            "numbers as axes, or one for all."
+        )
     for by, each in zip(shifts, axes, strict=True):
         place = place_of(x, each, x.ndim)
         extent = x.shape[place]
@@ -87,7 +102,7 @@ def concat(arrays: Sequence[Array], axis: int | None = 0) -> Array:
 
     They are promoted to one dtype.
     """
-    given = [as_array(x, "concat") for x in arrays]
+    given = _all_of("concat", arrays)
     if axis is None:
         given, axis = [reshape(x, (prod(x.shape),)) for x in given], 0
     first = given[0]
@@ -101,7 +116,7 @@ def concat(arrays: Sequence[Array], axis: int | None = 0) -> Array:
 
 def stack(arrays: Sequence[Array], axis: int = 0) -> Array:
     """Return arrays of one shape one after another along a new axis."""
-    return concat([expand_dims(x, axis) for x in arrays], axis)
+    return concat([expand_dims(x, axis) for x in _all_of("stack", arrays)], axis)
 
 
 def unstack(x: Array, axis: int = 0) -> tuple[Array, ...]:
@@ -114,9 +129,9 @@ def unstack(x: Array, axis: int = 0) -> tuple[Array, ...]:
 
 def tile(x: Array, repetitions: Sequence[int]) -> Array:
     """Return the array repeated as a whole along axes, the last `repetitions` last."""
-    x = as_array(x, "tile")
-    rank = max(x.ndim, len(repetitions))
-    times = (1,) * (rank - len(repetitions)) + tuple(repetitions)
+    x, times = as_array(x, "tile"), extents("tile", repetitions)
+    rank = max(x.ndim, len(times))
+    times = (1,) * (rank - len(times)) + times
     shape = (1,) * (rank - x.ndim) + x.shape
     pairs = list(zip(times, shape, strict=True))
     x = reshape(x, tuple(each for _, extent in pairs for each in (1, extent)))
@@ -126,7 +141,7 @@ def tile(x: Array, repetitions: Sequence[int]) -> Array:
 
 def repeat(x: Array, repeats: int, axis: int | None = None) -> Array:
     """Return the array with every element repeated along an axis; None: flattened."""
-    x = as_array(x, "repeat")
+    x, (repeats,) = as_array(x, "repeat"), extents("repeat", (repeats,))
     if axis is None:
         x, axis = reshape(x, (prod(x.shape),)), 0
     place = place_of(x, axis, x.ndim)
@@ -137,7 +152,7 @@ def repeat(x: Array, repeats: int, axis: int | None = None) -> Array:
 
 def broadcast_arrays(*arrays: Array) -> tuple[Array, ...]:
     """Return arrays in the one shape that they broadcast to."""
-    given = [as_array(x, "broadcast_arrays") for x in arrays]
+    given = _all_of("broadcast_arrays", arrays)
     shape = given[0].shape
     for x in given[1:]:
         joint = broadcast_shape(shape, x.shape)
@@ -185,13 +200,25 @@ def diff(
 
     They begin with those of `prepend`, and end with those of `append`.
     """
-    x = as_array(x, "diff")
+    x, (n,) = as_array(x, "diff"), extents("diff", (n,))
     place = place_of(x, axis, x.ndim)
     x = concat([part for part in (prepend, x, append) if part is not None], place)
-    for _ in range(n):
+    for _ in range(min(n, x.shape[place])):
         extent = x.shape[place]
         x = _part(x, place, 1, extent) - _part(x, place, 0, max(extent - 1, 0))
     return x
+
+
+def _all_of(what: str, arrays: Any) -> list[Array]:
+    """Return arrays, one or more; raises KernelError for none, and for what is not several."""
+    several = arrays if hasattr(type(arrays), "__iter__") else ()
+    given = [as_array(x, what) for x in several]
+    if not given:
+        raise KernelError(
+            f"{current(what).kernel}: {what} got no arrays, expected one or more; pass a "
+            "list of them."
+        )
+    return given
 
 
 def _several(value: int | Sequence[int]) -> Sequence[int]:

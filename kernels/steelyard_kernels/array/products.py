@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Final
+from typing import Any, Final, TypeGuard
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import reductions
 from steelyard_kernels.array.moves import moveaxis
-from steelyard_kernels.array.shapes import place_of
+from steelyard_kernels.array.shapes import integer, place_of
 from steelyard_kernels.array.tracing import current
-from steelyard_kernels.array.value import Array, as_array, dot
+from steelyard_kernels.array.value import Array, as_array, dot, whole
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.indices import axis
@@ -63,8 +63,14 @@ def tensordot(
 ) -> Array:
     """Return the sums of products over axes of both, or a's last and b's first."""
     a, b = as_array(a, "tensordot"), as_array(b, "tensordot")
-    if isinstance(axes, int):
-        axes = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
+    count = whole(axes)
+    if count is not None and 0 <= count <= min(a.ndim, b.ndim):
+        axes = range(a.ndim - count, a.ndim), range(count)
+    if not _are_pairs(axes):
+        raise KernelError(
+            f"{a.graph.kernel}: tensordot of shapes {a.shape} and {b.shape} over {axes!r}, "
+            "expected how many axes, or as many of each as two tuples."
+        )
     pairs = [
         (place_of(a, i, a.ndim), place_of(b, j, b.ndim))
         for i, j in zip(*axes, strict=True)
@@ -76,6 +82,15 @@ def tensordot(
     return einsum(f"{''.join(left)},{''.join(right)}->{''.join(kept)}", a, b)
 
 
+def _are_pairs(axes: Any) -> TypeGuard[tuple[Sequence[int], Sequence[int]]]:
+    """Say whether axes are two sequences of one length."""
+    try:
+        left, right = map(len, axes)
+    except (TypeError, ValueError):
+        return False
+    return left == right
+
+
 def outer(a: Array, b: Array) -> Array:
     """Return the products of every element of one vector with every one of another."""
     return einsum("i,j->ij", a, b)
@@ -83,11 +98,17 @@ def outer(a: Array, b: Array) -> Array:
 
 def diagonal(x: Array, *, offset: int = 0) -> Array:
     """Return the elements (..., i, i + offset) of the last two axes."""
-    x = as_array(x, "diagonal")
+    x, offset = as_array(x, "diagonal"), integer("diagonal", offset)
+    if x.ndim < 2:
+        raise KernelError(
+            f"{x.graph.kernel}: diagonal of shape {x.shape}, expected matrices; reshape "
+            "it first."
+        )
     square = x[..., max(-offset, 0) :, max(offset, 0) :]
-    count = min(square.shape[-2:])
-    found = einsum("...ii->...i", square[..., :count, :count])
-    return found.astype(x.dtype)  # also where that is only stored
+    outer, place = square.shape[:-2], axis(x.ndim - 2)
+    index = (*map(axis, range(x.ndim - 2)), place, place)
+    shape = (*outer, min(square.shape[-2:]))
+    return Array(x.graph, x.graph.view(square.node, index, shape))
 
 
 def trace(x: Array, *, offset: int = 0, dtype: DType | str | None = None) -> Array:
@@ -103,6 +124,8 @@ def einsum(spec: str, *operands: Array) -> Array:
     where the letters do not fit the operands.
     """
     arrays = [as_array(each, "einsum") for each in operands]
+    given: object = spec
+    spec = given if isinstance(given, str) else f"a {type(given).__name__}"
     inputs, arrow, output = spec.replace(" ", "").partition("->")
     names = inputs.split(",")
     matched = [_SPEC.fullmatch(name) for name in (*names, output)]

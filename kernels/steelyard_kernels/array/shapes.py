@@ -31,8 +31,8 @@ def arange(
     The dtype is int64 where all numbers are ints, else float64, as Python's are.
     """
     graph = current("arange")
-    first, last = (0, start) if stop is None else (start, stop)
-    given = [_number("arange", value) for value in (first, last, step)]
+    ends = (0, start) if stop is None else (start, stop)
+    first, last, step = given = [_number("arange", value) for value in (*ends, step)]
     whole_ = all(isinstance(value, int) for value in given)
     if step == 0 or not all(map(math.isfinite, given)):
         raise KernelError(
@@ -42,6 +42,9 @@ def arange(
     count = max(0, math.ceil((last - first) / step))
     wanted = dtypes.of(dtype) if dtype else dtypes.int64 if whole_ else dtypes.float64
     (count,) = extents("arange", (count,))
+    if wanted.kind == "int":  # which has all of them if it has both ends
+        for end in (first, first + (count - 1) * step) if count else ():
+            number(graph, math.trunc(end), wanted)
     numbered = wanted if wanted in {dtypes.int32, dtypes.int64} else dtypes.int64
     places = Array(graph, graph.arange(count, numbered))
     if (first, step) == (0, 1):
@@ -61,6 +64,7 @@ def linspace(
 ) -> Array:
     """Return num numbers from start to stop, evenly spaced; `endpoint`: stop is one."""
     (count,) = extents("linspace", (num,))
+    start, stop = _number("linspace", start), _number("linspace", stop)
     steps = max(1, count - 1 if endpoint else count)
     places = arange(count, dtype="float64")
     line = places * ((stop - start) / steps) + start
@@ -79,7 +83,7 @@ def eye(
     """Return ones on the diagonal that begins k columns from the left, else zeros."""
     shape = extents("eye", (n_rows, n_rows if n_cols is None else n_cols))
     return (
-        apply("equal", _off_diagonal(shape), k)
+        apply("equal", _off_diagonal(shape), integer("eye", k))
         .astype("int32")
         .astype(dtype or "float32")
     )
@@ -102,7 +106,7 @@ def _where_diagonal(name: str, kept: str, x: Array, k: int) -> Array:
             f"{x.graph.kernel}: {name} of shape {x.shape}, expected matrices; reshape it "
             "first."
         )
-    inside = apply(kept, _off_diagonal(x.shape[-2:]), k)
+    inside = apply(kept, _off_diagonal(x.shape[-2:]), integer(name, k))
     return apply("where", inside, x, zeros_like(x), first=1)
 
 
@@ -114,6 +118,7 @@ def _off_diagonal(shape: Shape) -> Array:
 
 def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
     """Return each array along an axis of its own; "xy" swaps the first two axes."""
+    arrays = tuple([as_array(each, "meshgrid") for each in arrays])
     if indexing not in {"xy", "ij"} or any(each.ndim > 1 for each in arrays):
         shapes = ", ".join(str(each.shape) for each in arrays)
         raise KernelError(
@@ -148,7 +153,13 @@ def asarray(
     del copy
     is_constant = isinstance(obj, np.ndarray | np.generic | list | tuple)
     x = _constant(obj) if is_constant else as_array(obj, "asarray")
-    return x if dtype is None else x.astype(dtype)
+    if dtype is None:
+        return x
+    wanted = dtypes.of(dtype)
+    if isinstance(obj, int | list | tuple) and {x.dtype.kind, wanted.kind} == {"int"}:
+        for each in np.unique(np.asarray(obj)):  # few: it was a constant
+            number(x.graph, int(each), wanted)
+    return x.astype(wanted)
 
 
 CHANGES: Final = 64
@@ -187,7 +198,8 @@ def full(
     shape: Shape | int, fill_value: float, dtype: DType | str | None = None
 ) -> Array:
     """Return an array of one value, by default of bool, int64 or float32 as that is."""
-    kind = {"bool": "bool", "int": "int64"}.get(kind_of(fill_value), "float32")
+    kind = kind_of(_number("full", fill_value))
+    kind = {"bool": "bool", "int": "int64"}.get(kind, "float32")
     return _filled("full", shape, fill_value, dtype or kind)
 
 
@@ -278,7 +290,7 @@ def squeeze(x: Array, axis: int | Sequence[int] | None = None) -> Array:
     x = as_array(x, "squeeze")
     if axis is None:
         return reshape(x, tuple(extent for extent in x.shape if extent != 1))
-    axes = [axis] if isinstance(axis, int) else axis
+    axes = axis if isinstance(axis, Sequence) else [axis]
     gone = {place_of(x, each, x.ndim) for each in axes}
     for place in gone:
         if x.shape[place] != 1:
@@ -320,7 +332,19 @@ def extents(what: str, shape: Any, *, least: int = 0) -> Shape:
     return asked
 
 
+def integer(what: str, value: object) -> int:
+    """Return an int of Python's or NumPy's; raises KernelError for what is none."""
+    found = whole(value)
+    if found is None:
+        raise KernelError(
+            f"{current(what).kernel}: {what} got {_shown(value)}, expected an int; shapes "
+            "are known when the kernel is traced."
+        )
+    return found
+
+
 def _number(what: str, value: object) -> float:
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float | int):
         return value
     raise KernelError(
