@@ -171,3 +171,25 @@ def test_a_diagonal_is_numpys(dtype, offset):
 def test_differences_end_where_there_are_none():
     """However many times they are taken."""
     assert kernel(lambda x: xp.diff(x, n=2**70))(np.ones(3)).shape == (0,)
+
+
+@pytest.mark.parametrize("outside", [3, -4])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, i: x[i],
+        lambda x, i: x[i.tolist()],
+        lambda x, i: x[None, ..., i, 0],
+        lambda x, i: x[1, i[:, None]],
+        lambda x, i: xp.take(x, i, axis=0),
+        lambda x, i: xp.take_along_axis(x, i[:, None], axis=0),
+    ],
+)
+def test_indices_that_are_known_are_within_their_axis(use, outside):
+    """As NumPy has it; computed ones are held at its ends."""
+    x, inside = np.arange(9.0).reshape(3, 3), np.array([0, -3, 2])
+    kernel(lambda x: use(x, inside))(x)
+    with pytest.raises(KernelError, match=f"index {outside} of a value .* axis [01]"):
+        kernel(lambda x: use(x, np.array([0, outside])))(x)
+    ends = kernel(lambda x, i: x[i])(x, np.array([outside]))
+    assert ends[0].tolist() == x[2 if outside > 0 else 0].tolist()

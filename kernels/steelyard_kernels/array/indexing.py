@@ -26,12 +26,15 @@ def indexed(x: Array, index: Any) -> Array:
 
     Arrays and the ints beside them broadcast to one shape. It stands where they do if
     these are next to one another, else first. Indices below 0 count from the end; those
-    of arrays are held at the ends of the axis. Lists are constants. Raises KernelError
-    for anything else, and for ints outside of their axis.
+    of arrays are held at the ends of the axis. Raises KernelError for anything else, and
+    for ints outside of their axis, also those of lists and of NumPy's arrays.
     """
     given = index if isinstance(index, tuple) else (index,)
     entries = [_entry(x, each) for each in given]
     key = _key(x, entries)
+    known = {id(e): each for e, each in zip(entries, given, strict=True)}
+    for place, each in enumerate([e for e in key if e is not None]):
+        _check_known(x, known.get(id(each)), place)
     arrays = [each for each in key if isinstance(each, Array)]
     if len(given) == 1 and isinstance(entries[0], int):
         return _row(x, entries[0])
@@ -73,6 +76,18 @@ def _entry(x: Array, given: Any) -> Entry | EllipsisType:
         "ints, slices between such, None, one `...` and arrays of ints; choose by a mask "
         "with where, and take a slice from a computed start on by start + arange(count)."
     )
+
+
+def _check_known(x: Array, indices: object, place: int) -> None:
+    """Raise KernelError where some of NumPy's indices lie outside of an axis."""
+    extent = x.shape[place]
+    if isinstance(indices, list | np.ndarray):
+        for each in np.unique(np.asarray(indices)):
+            if not -extent <= each < extent:
+                raise KernelError(
+                    f"{x.graph.kernel}: index {each} of a value of shape {x.shape}, "
+                    f"expected {-extent} to {extent - 1}; index within axis {place}."
+                )
 
 
 def _key(x: Array, entries: Sequence[Entry | EllipsisType]) -> list[Entry]:
@@ -181,10 +196,11 @@ def take(x: Array, indices: Array, axis: int | None = None) -> Array:
     """Return the elements at indices along an axis, which these stand in the place of.
 
     Indices are ints of any number of axes. Those below 0 count from the end; beyond the
-    axis they are held at its ends.
+    axis they are held at its ends. Raises KernelError for such that are NumPy's.
     """
-    x, indices = as_array(x, "take"), as_array(indices, "take")
+    x, known, indices = as_array(x, "take"), indices, as_array(indices, "take")
     place = place_of(x, 0 if axis is None and x.ndim == 1 else axis, x.ndim)
+    _check_known(x, known, place)
     inner, rank = x.shape[place + 1 :], indices.ndim
     shape = (*x.shape[:place], *indices.shape, *inner)
     which = reshape(indices, (*indices.shape, *(1,) * len(inner)))
@@ -199,8 +215,10 @@ def take_along_axis(x: Array, indices: Array, *, axis: int = -1) -> Array:
 
     `indices` are as those of `take`, with as many axes as the array; the others broadcast.
     """
-    x, indices = as_array(x, "take_along_axis"), as_array(indices, "take_along_axis")
+    known, what = indices, "take_along_axis"
+    x, indices = as_array(x, what), as_array(indices, what)
     place = place_of(x, axis, x.ndim)
+    _check_known(x, known, place)
     pairs = list(zip(x.shape, indices.shape, strict=False))
     others = [pair for each, pair in enumerate(pairs) if each != place]
     if indices.ndim != x.ndim or any(
