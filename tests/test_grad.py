@@ -176,6 +176,14 @@ def test_casts_keep_the_operands_dtype():
     assert program.outputs[0].value.dtype.name == "float32"
 
 
+def test_a_sum_of_exponentials_at_infinity_goes_on_with_the_larger():
+    """Where the result is infinite too, and their difference is."""
+    a, b = np.array([np.inf, 0.0, -np.inf, 800.0]), np.array([0.0, np.inf, 5.0, -800.0])
+    slopes = grad(lambda a, b: xp.sum(xp.logaddexp(a, b)), argnums=(0, 1))
+    seen = kernel(slopes)(a, b)
+    assert [each.tolist() for each in seen] == [[1, 0, 0, 1], [0, 1, 1, 0]]
+
+
 def test_only_what_was_named_is_differentiated():
     """Not the same array as another argument, nor as what the function closes over."""
 

@@ -378,8 +378,8 @@ FUNCTIONS: Final = (
         "Return log(exp(a) + exp(b)), which does not overflow on the way.",
         np.logaddexp,
         (
-            lambda xp, g, y, a, b: g * xp.exp(a - y),
-            lambda xp, g, y, a, b: g * xp.exp(b - y),
+            lambda xp, g, y, a, b: g * xp.sigmoid(a - b),
+            lambda xp, g, y, a, b: g * xp.sigmoid(b - a),
         ),
         cost=GROWTH,
         decompose=power.logaddexp,
