@@ -135,6 +135,14 @@ def test_read_only_and_masked_arrays_are_refused_as_before():
         mixed(np.ma.masked_array(np.ones((3, 4))).T, a)
 
 
+def test_what_is_too_large_to_be_copied_is_refused_before():
+    """A broadcast of terabytes has the error of every array of its size."""
+    wide = np.broadcast_to(np.float32(1), (2**20, 2**20))
+    for call in (kernel(lambda x: x + 1), kernel(lambda x: x + 1).bind):
+        with pytest.raises(KernelError, match="at most 2147483647 are supported"):
+            call(wide)
+
+
 @given(a=views, b=views, out=views)
 def test_launches_of_what_is_bound_copy_around_each(a, b, out):
     """What the arrays hold then; also those of a window, and an update in place."""

@@ -194,7 +194,7 @@ def test_what_a_kernel_cannot_say_is_one_sentence(body, said):
         traced(body, (4,))
 
 
-@pytest.mark.parametrize("given", [3, functools.partial(max, 1)])
+@pytest.mark.parametrize("given", [3, functools.partial(max, 1), int])
 def test_a_kernel_is_made_of_a_function_with_a_name(given):
     """Which errors, outputs and caches go by."""
     with pytest.raises(

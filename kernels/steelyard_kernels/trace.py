@@ -72,14 +72,15 @@ class Signature:
 
 def signature(function: Callable[..., Any]) -> Signature:
     """Read a function's parameters; raises KernelError for kinds a kernel has not."""
-    name = getattr(function, "__name__", None)
-    if name is None:
+    try:
+        name, found = function.__name__, inspect.signature(function)
+    except (AttributeError, TypeError, ValueError):  # of builtins that tell of none
         raise KernelError(
             f"a kernel is made of a {type(function).__name__}, expected a function with "
             "a name; write it with def."
-        )
+        ) from None
     arrays, scalars = [], []
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in found.parameters.values():
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
             if parameter.default is not parameter.empty:
                 raise KernelError(
@@ -277,7 +278,7 @@ def _hidden(
     taken |= {output.name for output in outputs}
     names = (name for i in count() if (name := f"kept{i}") not in taken)
     for node in kept:
-        _check_size(graph.kernel, "what a loop keeps", node.shape)
+        check_size(graph.kernel, "what a loop keeps", node.shape)
     values = [graph.chains_of(node) if graph.chains else node for node in kept]
     return tuple(
         Output(name, value, None, hidden=True)
@@ -287,11 +288,12 @@ def _hidden(
 
 def _input(graph: Graph, index: int, name: str, spec: Spec) -> Input:
     shape, dtype = spec
-    _check_size(graph.kernel, name, shape)
+    check_size(graph.kernel, name, shape)
     return graph.input(name, index, shape, dtype)
 
 
-def _check_size(kernel: str, name: str, shape: Shape) -> None:
+def check_size(kernel: str, name: str, shape: Shape) -> None:
+    """Raise KernelError for what has more elements than kernels count."""
     if prod(shape) > MAX_ELEMENTS:
         raise KernelError(
             f"{kernel}: {name} of shape {shape} has {prod(shape)} elements, at most "
@@ -341,7 +343,7 @@ def _output(graph: Graph, name: str, value: object, updated: Input | None) -> Ou
             "an array of this kernel; return arrays, a tuple or a dict of them."
         )
     node = value.node
-    _check_size(graph.kernel, name, node.shape)
+    check_size(graph.kernel, name, node.shape)
     if updated is None:
         return Output(name, node, None)
     if node.dtype is not updated.dtype or node.shape != updated.shape:

@@ -22,7 +22,7 @@ from steelyard_kernels.calling.convention import Convention, Fresh
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Output
-from steelyard_kernels.trace import ScalarParameter, Signature
+from steelyard_kernels.trace import ScalarParameter, Signature, check_size
 
 if TYPE_CHECKING:
     from steelyard_device import cuda
@@ -68,6 +68,7 @@ def check_array(kernel: str, name: str, array: object) -> None:
     check_host(kernel, name, array)
     assert isinstance(array, np.ndarray)
     if not array.flags.c_contiguous:
+        check_size(kernel, name, array.shape)
         raise discontiguous(kernel, name, array.shape, array.strides)
 
 

@@ -18,6 +18,7 @@ from steelyard_device.series import Step
 from steelyard_kernels.calling.arguments import NUMBERS
 from steelyard_kernels.calling.bind import Array, Outputs, Result
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.trace import MAX_ELEMENTS
 
 
 def are_there(arrays: Sequence[Any], out: Outputs) -> bool:
@@ -160,7 +161,8 @@ def _overlaps_itself(array: Array) -> bool:
 def _is_copied(array: Any, *, read: bool = True) -> bool:
     if not isinstance(array, np.ndarray):
         return read and isinstance(array, NUMBERS)
-    return not (array.flags.c_contiguous or isinstance(array, np.ma.MaskedArray))
+    known = isinstance(array, np.ma.MaskedArray) or array.size > MAX_ELEMENTS
+    return not (array.flags.c_contiguous or known)  # what is refused as it is
 
 
 def each_of(arrays: Any) -> Iterator[Any]:
