@@ -215,6 +215,7 @@ def test_functions_agree_element_by_element():
             "angles": [jnp.arctan(x), jnp.arcsin(x / 8), jnp.arccosh(size + 1)],
             "rests": [lax.rem(x, 0.7 * x + 1), jnp.trunc(x), size**x, jnp.sinc(x)],
             "more": [lax.rsqrt(size + 1), jnp.square(x), lax.erf_inv(x / 8)],
+            "two": [lax.atan2(x, 1 - x), lax.nextafter(x, size), jnp.exp2(x)],
         }
 
     agrees(every, np.array([-2.5, -1.5, -0.3, -0.0, 0.5, 1.5, 2.5, 7.3], "float32"))

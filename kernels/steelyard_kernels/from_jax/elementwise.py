@@ -179,6 +179,7 @@ RULES: Final[dict[str, Rule]] = {
     "copy": lambda equation: equation.values[0],
     "device_put": lambda equation: equation.values,
     "div": _divide,
+    "exp2": calling(lambda x: xp.pow(2.0, x)),
     "ge": _ordered(xp.greater_equal),
     "gt": _ordered(xp.greater),
     "integer_pow": calling(pow, "y"),

@@ -77,6 +77,7 @@ def _of_two(
     ulps: tuple[float, float],
     cuda: str = "",
     kinds: frozenset[str] = FLOAT,
+    jax: str = "",
 ) -> Op:
     """Return the row of a function of two floats."""
     texts = {"float": cuda} if cuda else {}
@@ -91,6 +92,7 @@ def _of_two(
         cuda=texts,
         decompose=decompose,
         ulps=ulps,
+        jax=jax,
     )
 
 
@@ -344,6 +346,7 @@ FUNCTIONS: Final = (
         decompose=angles.atan2,
         ulps=(2.35, 1.5),
         cuda="atan2{f}({a}, {b})",
+        jax="atan2",
     ),
     _of_two(
         "pow",

@@ -133,6 +133,7 @@ ROUNDING: Final = (
         decompose=exact.nextafter,
         only=frozenset({float32, float64}),
         by_dtype=True,
+        jax="nextafter",
     ),
     Op(
         "floor_divide",
