@@ -84,7 +84,10 @@ class Sealed(Described):
                 one["role"],
                 tuple(one["shape"]),
                 one["dtype"],
-                _recipe(one["recipe"], folder / f"{number}.npy"),
+                tuple(
+                    (n, str(folder / f"{number}.npy") if n == "file" else value)
+                    for n, value in one["recipe"]
+                ),
             )
             for number, one in enumerate(manifest["handles"])
         }
@@ -106,11 +109,6 @@ class Sealed(Described):
             manifest["counts"],
             manifest["device"],
         )
-
-
-def _recipe(pairs: Sequence[Sequence[Any]], data: Path) -> tuple[tuple[str, Any], ...]:
-    """Return a handle's recipe, with the path of what lies in a file."""
-    return tuple((n, str(data) if n == "file" else value) for n, value in pairs)
 
 
 @functools.lru_cache(maxsize=1)
