@@ -62,6 +62,12 @@ def leave_out_of_collections():
     gc.freeze()
 
 
+@pytest.fixture(scope="module")
+def context():
+    """Give the first GPU; skip without one."""
+    return gpu.context()
+
+
 @pytest.fixture
 def golden(request):
     """Compare a text with tests/golden/<module>/<test>.txt.

@@ -31,7 +31,7 @@ from test_change_points import (
     white,
 )
 
-from steelyard.analyse.change_points import steps
+from steelyard.analyse.change_points import divide
 
 MODELS: dict[str, Callable[..., list[float]]] = {
     "white": white,
@@ -47,7 +47,7 @@ EVERY = 4
 
 def told(values: Sequence[float]) -> list[int]:
     """Return where a series stepped."""
-    return [step.at for step in steps(values)]
+    return [step.at for step in divide(values).steps]
 
 
 def alarms(values: Sequence[float]) -> int:

@@ -5,12 +5,12 @@ import random
 import annotated
 import pytest
 
-from steelyard.analyse.change_points import steps
+from steelyard.analyse.change_points import divide
 
 
 def found(values):
     """Return where a series stepped."""
-    return [step.at for step in steps(values)]
+    return [step.at for step in divide(values).steps]
 
 
 @pytest.mark.parametrize("kernel", annotated.NOISE)

@@ -4,7 +4,6 @@ import gc
 import threading
 
 import bounds
-import gpu
 import numpy as np
 import pytest
 from corpus import compare
@@ -18,12 +17,6 @@ from steelyard_kernels.function import kernel
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 SIZES = (0, 1, 7, 100, 100_003)
-
-
-@pytest.fixture(scope="module")
-def context():
-    """Give the first GPU; skip without one."""
-    return gpu.context()
 
 
 def drawn(shape, dtype, seed=1):

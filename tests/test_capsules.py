@@ -321,7 +321,8 @@ def test_a_capsule_is_confined():
     program = (
         "import resource, pathlib, sys\n"
         "from steelyard.process import capsules\n"
-        "class Sealed:\n    nbytes = 1 << 20\n    of = classmethod(lambda c, p: c)\n"
+        "class Sealed:\n    class capsule:\n        nbytes = 1 << 20\n"
+        "    of = classmethod(lambda c, p: c)\n"
         "capsules.Sealed, capsules.SPARE = Sealed, 1 << 30\n"
         "capsules.confine(pathlib.Path())\n"
         "try:\n    bytearray(2 << 30)\nexcept MemoryError:\n    print('refused')\n"

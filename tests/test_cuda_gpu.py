@@ -51,12 +51,6 @@ extern "C" __global__ void chase(const char* x, long long step, long long* cycle
 """
 
 
-@pytest.fixture(scope="module")
-def context():
-    """Give the first GPU; skip without one."""
-    return gpu.context()
-
-
 @functools.cache
 def compiled(arch):
     """Compile the kernels of these tests."""

@@ -2,7 +2,6 @@
 
 import gc
 
-import gpu
 import numpy as np
 import pytest
 from test_device_buffers import (
@@ -34,12 +33,6 @@ __all__ = [
     "test_outputs_get_back_what_a_snapshot_holds",
 ]
 """What holds of a GPU whose memory is the host's, on one of its own."""
-
-
-@pytest.fixture(scope="module")
-def context():
-    """Give the first GPU; skip without one."""
-    return gpu.context()
 
 
 def test_what_does_not_fit_is_named(context):

@@ -1,3 +1,4 @@
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -59,7 +60,7 @@ def _sides(windows, seen, fail):
 
 def play_apart(windows, seen, fail=None):
     """Do the same with a token between two that would be processes."""
-    sides, ends = _sides(windows, seen, fail), interleave.pair()
+    sides, ends = _sides(windows, seen, fail), socket.socketpair()
 
     def drive(side, end):
         token = Token(end, side.name, 5)
@@ -114,7 +115,7 @@ def test_what_follows_the_windows_is_done_by_one_after_the_other():
 
 def test_a_side_that_is_gone_does_not_leave_the_other_waiting():
     """A killed process closes its end."""
-    ours, theirs = interleave.pair()
+    ours, theirs = socket.socketpair()
     theirs.close()
     with pytest.raises(SteelyardError, match="other side"):
         Token(ours, FOLLOW, 5).wait_to_prepare()
@@ -123,7 +124,7 @@ def test_a_side_that_is_gone_does_not_leave_the_other_waiting():
 
 def test_a_side_that_hangs_is_not_waited_for_for_ever():
     """As long as a silent worker is."""
-    ours, theirs = interleave.pair()
+    ours, theirs = socket.socketpair()
     with pytest.raises(SteelyardError, match="other side"):
         Token(ours, FOLLOW, 0.01).wait_to_prepare()
     ours.close()

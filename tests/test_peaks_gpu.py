@@ -1,6 +1,5 @@
 """Peaks and the state of a real GPU."""
 
-import gpu as here
 import pytest
 
 from steelyard.clocks.gpu import clocks
@@ -9,12 +8,6 @@ from steelyard.machine import gpu_state
 from steelyard.measure import gpu_energy, gpu_peaks
 from steelyard_device import cuda
 from steelyard_device.cuda import peaks
-
-
-@pytest.fixture(scope="module")
-def context():
-    """Return the first GPU's context, or skip."""
-    return here.context()
 
 
 def test_every_shape_copies_all_bytes(context):

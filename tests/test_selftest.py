@@ -30,6 +30,7 @@ from steelyard.gate.sides import Side
 from steelyard.measure import inject
 from steelyard.prepare.work import CallableWork, DeviceWork, NativeWork
 from steelyard.report import selftest_table
+from steelyard.store import session
 from steelyard.store.session import Request
 from steelyard.store.store import Store
 from steelyard_device import cpu
@@ -281,6 +282,20 @@ def kept(store, facts=trials.FACTS, **changes):
     made = tally.calibration(run, POLICY)
     store.begin(replace(run, settings={calibration.KEY: calibration.document(made)}))
     return made
+
+
+def test_the_gpu_that_is_chosen_is_the_one_that_is_tested(monkeypatch, tmp_path):
+    """Once it was the first, whatever --gpu said, under the other's name."""
+    tested = []
+    chosen = partial(replace, gpu=3)
+    monkeypatch.setattr(session, "on_gpu", lambda _turns, how, _: (chosen(how), {}))
+    monkeypatch.setattr(
+        selftest_command, "run", lambda test, *_: tested.append(test.settings.gpu)
+    )
+    asked = ["selftest", "--store", str(tmp_path / "store.db"), "-k", "copy"]
+    asked.append("steelyard.declare.builtin")
+    CliRunner().invoke(main, asked, standalone_mode=False)
+    assert tested == [3]
 
 
 def test_a_later_gate_finds_the_latest_of_its_machine(store):

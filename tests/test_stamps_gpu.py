@@ -1,18 +1,11 @@
 """Cycles and time in a stream of a GPU."""
 
-import gpu
 import numpy as np
 import pytest
 
 from steelyard_device import cuda
 from steelyard_device.cuda.stamps import Stamps
 from steelyard_device.errors import DeviceError
-
-
-@pytest.fixture(scope="module")
-def context():
-    """Give the first GPU; skip without one."""
-    return gpu.context()
 
 
 def test_a_delay_lies_between_its_stamps(context):

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import gpu
 import numpy as np
 import pytest
 from test_strides import both, chain, mixed, stepped
@@ -12,12 +11,6 @@ from steelyard_device.cuda import strided
 from steelyard_kernels.errors import KernelError
 
 RNG = np.random.default_rng(11)
-
-
-@pytest.fixture(scope="module")
-def context():
-    """Give the first GPU; skip without one."""
-    return gpu.context()
 
 
 @dataclass(eq=False)

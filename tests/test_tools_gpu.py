@@ -14,12 +14,6 @@ from steelyard_device.errors import DeviceError
 SIZES = (0, 1, 7, 8, 9, 4096, 10_007, 1 << 20)
 
 
-@pytest.fixture(scope="module")
-def context():
-    """Give the first GPU; skip without one."""
-    return gpu.context()
-
-
 def view(context, data, offset):
     """Return bytes on the GPU that start ``offset`` behind a multiple of 256."""
     buffer = cuda.Buffer(context, (offset + data.size,), np.uint8)

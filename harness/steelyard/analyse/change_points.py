@@ -130,16 +130,6 @@ def divide(values: Sequence[float]) -> Division:
     return judged.division()
 
 
-def steps(values: Sequence[float]) -> list[Step]:
-    """Return every step of a series of times, as `divide` does."""
-    return list(divide(values).steps)
-
-
-def segments(values: Sequence[float]) -> list[Segment]:
-    """Return the segments of a series of times, as `divide` does."""
-    return list(divide(values).segments)
-
-
 @dataclass(slots=True)
 class _LogSegment:
     """A segment in logarithms; ``points`` are sorted, without those of episodes."""

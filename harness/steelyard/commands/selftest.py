@@ -65,9 +65,9 @@ def command(
         _say(f"left out: {left}")
     how = session.settings(chosen, request)
     turns = [PlannedTrial(0, 0, point.case, point.mode) for point in points]
+    how, device = session.on_gpu(turns, how, replace(chosen, peaks=config.OFF))
     policy = policy_of(points)
     test = SelfTest(points, how, Tally(), say=_say, policy=policy, seed=how.seed)
-    how, device = session.on_gpu(turns, how, replace(chosen, peaks=config.OFF))
     with lock.measuring(request.wait), Store.open(chosen.store) as opened:
         state = _tested(opened, test, device, 60 * minutes)
     for part in selftest_table.page(test.tally, policy):

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, overload
+from typing import Any, Final, NoReturn, overload
 
 from steelyard.analyse import expression
 from steelyard.declare import mode as modes
@@ -166,6 +166,45 @@ class Case:
             builder.counts,
             builder.device,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Described(Benchmark):
+    """A benchmark whose function is elsewhere: it is what somebody says of it."""
+
+    said: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return str(self.said["name"])
+
+    @property
+    def path(self) -> Path:
+        """The file that defines it."""
+        return Path(self.said["path"])
+
+    @property
+    def line(self) -> int:
+        """The line it starts on."""
+        return int(self.said["line"])
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedCase(Case):
+    """A case of such a benchmark."""
+
+    said: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def id(self) -> str:
+        """The stable name."""
+        return str(self.said["id"])
+
+
+def elsewhere(*_: object) -> NoReturn:
+    """Stand for the function of a benchmark that is elsewhere."""
+    raise AssertionError("a case is described where its suite is imported")
 
 
 @overload

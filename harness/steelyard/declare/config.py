@@ -23,7 +23,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,30 +58,101 @@ MARKS: Final = ("pyproject.toml", ".git")
 """What marks the folder that the default store lives in."""
 
 
+def _require(good: bool, value: Any) -> Any:  # what was asked of the value
+    if not good:
+        raise ValueError
+    return value
+
+
+def _text(value: Any) -> str:
+    words = isinstance(value, str) and bool(value.strip()) and "\0" not in value
+    return str(_require(words, value))
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    words = isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)
+    return tuple(_require(words, value))
+
+
+def _gpu(value: Any) -> str:
+    index = re.fullmatch(r"\d+|(?i:GPU-)?[\da-fA-F-]+", str(value))
+    return str(_require(index is not None and not isinstance(value, bool), value))
+
+
+def _peaks(value: Any) -> str:
+    return str(_require(value in {AUTO, OFF}, value))
+
+
+def _number(value: Any) -> float:
+    return float(_require(not isinstance(value, bool), value))
+
+
+def _seconds(value: Any) -> float:
+    number = _number(value)
+    return float(_require(0 < number <= LONGEST, number))  # NaN is not either
+
+
+def _percent(value: Any) -> float:
+    number = _number(value)
+    return float(_require(0 < number < 100, number)) / 100
+
+
+def _whole(least: int, most: float = math.inf) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        number = _number(value)
+        whole = number.is_integer() and least <= number <= most  # nor inf, nor NaN
+        exact = isinstance(value, int) or (isinstance(value, str) and value.isdecimal())
+        return int(_require(whole, value if exact else number))
+
+    return read
+
+
+SECONDS: Final = (_seconds, f"a number above 0 and up to {LONGEST:g}")
+
+
+def _setting(default: Any, read: Callable[[Any], Any], expected: str) -> Any:
+    """Return a field with what checks and converts its value, and what is expected."""
+    return field(default=default, metadata={"reader": (read, expected)})
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """Validated settings."""
 
-    suites: tuple[str, ...] = ()
+    suites: tuple[str, ...] = _setting(
+        (), _words, "a list of files, folders or modules"
+    )
     """Files, folders or modules; none: ``./suites`` or else the built-in suite."""
-    store: str = ""
+    store: str = _setting("", _text, "a path or a URL")
     """A path or an SQLAlchemy URL."""
-    budget: float | None = None
+    budget: float | None = _setting(None, *SECONDS)
     """Seconds for the whole run."""
-    precision: float = PRECISION / 100
+    precision: float = _setting(
+        PRECISION / 100, _percent, "a percentage between 0 and 100"
+    )
     """A fraction."""
-    blocks: int = BLOCKS
-    timeout: float = TIMEOUT
+    blocks: int = _setting(
+        BLOCKS,
+        _whole(1, LONGEST),
+        f"a whole number of at least 1 and up to {LONGEST:g}",
+    )
+    timeout: float = _setting(TIMEOUT, *SECONDS)
     """Seconds."""
-    seed: int = 0
-    gpu: str = ""
+    seed: int = _setting(0, _whole(0), "a whole number of at least 0")
+    gpu: str = _setting("", _gpu, "an index or the beginning of a GPU's UUID")
     """An index or the beginning of a UUID; nothing: the least used one."""
-    clock: str = AUTO
+    clock: str = _setting(AUTO, _text, "the id of a clock, auto or all")
     """The id of a clock of the GPU's, or `ALL`."""
-    peaks: str = AUTO
+    peaks: str = _setting(AUTO, _peaks, f"one of {AUTO}, {OFF}")
     """Whether what a GPU does at most is measured where it is not known: or `OFF`."""
-    build: str = ""
+    build: str = _setting("", _text, "a command line")
     """The command that builds a commit for a gate; nothing: it needs no building."""
+
+
+READERS: Final[Mapping[str, tuple[Callable[[Any], Any], str]]] = {
+    one.name: one.metadata["reader"] for one in fields(Config)
+}
+"""Each key with what checks and converts its value, and what is expected."""
 
 
 def load(
@@ -203,75 +274,3 @@ def _read(name: str, key: str, value: Any) -> Any:
         return convert(value)
     except (TypeError, ValueError, OverflowError):
         raise SteelyardError(f"{name} is {value!r}, expected {expected}.") from None
-
-
-def _require(good: bool, value: Any) -> Any:  # what was asked of the value
-    if not good:
-        raise ValueError
-    return value
-
-
-def _text(value: Any) -> str:
-    words = isinstance(value, str) and bool(value.strip()) and "\0" not in value
-    return str(_require(words, value))
-
-
-def _words(value: Any) -> tuple[str, ...]:
-    words = isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)
-    return tuple(_require(words, value))
-
-
-def _gpu(value: Any) -> str:
-    index = re.fullmatch(r"\d+|(?i:GPU-)?[\da-fA-F-]+", str(value))
-    return str(_require(index is not None and not isinstance(value, bool), value))
-
-
-def _peaks(value: Any) -> str:
-    return str(_require(value in {AUTO, OFF}, value))
-
-
-def _number(value: Any) -> float:
-    return float(_require(not isinstance(value, bool), value))
-
-
-def _seconds(value: Any) -> float:
-    number = _number(value)
-    return float(_require(0 < number <= LONGEST, number))  # NaN is not either
-
-
-def _percent(value: Any) -> float:
-    number = _number(value)
-    return float(_require(0 < number < 100, number)) / 100
-
-
-def _whole(least: int, most: float = math.inf) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        number = _number(value)
-        whole = number.is_integer() and least <= number <= most  # nor inf, nor NaN
-        exact = isinstance(value, int) or (isinstance(value, str) and value.isdecimal())
-        return int(_require(whole, value if exact else number))
-
-    return read
-
-
-SECONDS: Final = (_seconds, f"a number above 0 and up to {LONGEST:g}")
-
-READERS: Final[Mapping[str, tuple[Callable[[Any], Any], str]]] = {
-    "suites": (_words, "a list of files, folders or modules"),
-    "store": (_text, "a path or a URL"),
-    "budget": SECONDS,
-    "precision": (_percent, "a percentage between 0 and 100"),
-    "blocks": (
-        _whole(1, LONGEST),
-        f"a whole number of at least 1 and up to {LONGEST:g}",
-    ),
-    "timeout": SECONDS,
-    "seed": (_whole(0), "a whole number of at least 0"),
-    "gpu": (_gpu, "an index or the beginning of a GPU's UUID"),
-    "clock": (_text, "the id of a clock, auto or all"),
-    "peaks": (_peaks, f"one of {AUTO}, {OFF}"),
-    "build": (_text, "a command line"),
-}
-"""Each key with what checks and converts its value, and what is expected."""
-
-assert {field.name for field in fields(Config)} == set(READERS)

@@ -10,12 +10,18 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from steelyard.declare import discovery, mode
-from steelyard.declare.benchmark import Benchmark, Case, Description
+from steelyard.declare.benchmark import (
+    Case,
+    Described,
+    DescribedCase,
+    Description,
+    elsewhere,
+)
 from steelyard.declare.config import TIMEOUT
 from steelyard.errors import BenchmarkError, SteelyardError, UnjudgedError
 from steelyard.gate.sides import Side
@@ -27,37 +33,8 @@ from steelyard.process.runner import STANDARD_ERROR, ending
 
 
 @dataclass(frozen=True, slots=True)
-class Named(Benchmark):
-    """A benchmark as the process that imported it describes it."""
-
-    said: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The function's name."""
-        return str(self.said["name"])
-
-    @property
-    def path(self) -> Path:
-        """The file that defines it."""
-        return Path(self.said["path"])
-
-    @property
-    def line(self) -> int:
-        """The line it starts on."""
-        return int(self.said["line"])
-
-
-@dataclass(frozen=True, slots=True)
-class Listed(Case):
+class Listed(DescribedCase):
     """A case as the process that imported it describes it."""
-
-    said: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-    @property
-    def id(self) -> str:
-        """The stable name."""
-        return str(self.said["id"])
 
     def modes(self) -> tuple[mode.Mode, ...]:
         """Return the modes it is measured in by default."""
@@ -75,7 +52,7 @@ class Listed(Case):
 
     def describe(self) -> Description:
         """Refuse: only a process that imported it can."""
-        _elsewhere()
+        elsewhere()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +119,7 @@ def _run(
 
 
 def _case(said: Mapping[str, Any]) -> Case:
-    return Listed(Named(_elsewhere, {}, said), said["axes"], said)
-
-
-def _elsewhere(*_: object) -> NoReturn:
-    raise AssertionError("a case is described where its suite is imported")
+    return Listed(Described(elsewhere, {}, said), said["axes"], said)
 
 
 def known(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -99,7 +100,7 @@ class Pair:
         if self._workers and all(one.lives for one in self._workers.values()):
             return self._workers
         self.renew()
-        ends = interleave.pair()
+        ends = socket.socketpair()
         for (name, side), end in zip(self._sides.items(), ends, strict=True):
             self._workers[name] = Workers(
                 side.python, side.variables, side.path_of, side.root, end

@@ -211,7 +211,7 @@ class _Lane:
     ) -> Outcome:
         """Measure a capsule and head in turn: nothing is checked out or built."""
         with scratch.folder() as home:
-            place = capsule_work.unpack(sealed.capsule, Path(home)).place
+            place = capsule_work.unpack(sealed.capsule, Path(home)).path
             base = Side(
                 BASE,
                 Path(home),

@@ -58,9 +58,9 @@ class Side:
     """Where its processes may import the project from."""
 
     @classmethod
-    def head(cls, name: str = HEAD, folder: Path | None = None) -> Self:
+    def head(cls, name: str = HEAD) -> Self:
         """Return the side of what lies in a checkout."""
-        folder = folder or Path.cwd()
+        folder = Path.cwd()
         root = git.output(folder, "rev-parse", "--show-toplevel")
         commit = git.output(folder, "rev-parse", "HEAD") or ""
         return cls(name, Path(root) if root else folder, commit=commit)
@@ -72,7 +72,6 @@ class Side:
         ref: str,
         places: Sequence[str] = (),
         build: str = "",
-        folder: Path | None = None,
         files: Sequence[Path] = (),
     ) -> Iterator[Self]:
         """Give a commit's side as long as the context lasts.
@@ -84,7 +83,7 @@ class Side:
             SteelyardError: there is no such commit.
             UnjudgedError: it does not build.
         """
-        head = Side.head(folder=folder)
+        head = Side.head()
         commit = worktrees.require_commit(ref, head.root)
         worktrees.remove_left(head.root)
         project = projects.find(head.root)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from steelyard.analyse import compare, kinds, verdict
-from steelyard.analyse.change_points import segments
+from steelyard.analyse.change_points import divide
 from steelyard.analyse.distributions import quantile
 from steelyard.analyse.run import Run
 from steelyard.analyse.stats import Estimate
@@ -238,7 +238,7 @@ def judge(
 
 def _moves(past: Sequence[float]) -> tuple[float, float]:
     """Return how much a case moves from run to run, and how many of that are far."""
-    parts = segments([math.exp(run) for run in past])
+    parts = divide([math.exp(run) for run in past]).segments
     latest = past[parts[-1].first :] if parts else ()
     if len(latest) < ENOUGH:
         return ASSUMED, FAR

@@ -167,8 +167,3 @@ def _end() -> socket.socket:
     if VARIABLE not in os.environ:
         raise SteelyardError(OTHER)  # the worker that had one was ended
     return socket.socket(fileno=int(os.environ[VARIABLE]))
-
-
-def pair() -> tuple[socket.socket, socket.socket]:
-    """Return both ends, for two workers to inherit."""
-    return socket.socketpair()

@@ -16,12 +16,18 @@ import numpy as np
 
 from steelyard.declare import mode as modes
 from steelyard.declare.axes import plain
-from steelyard.declare.benchmark import Benchmark, Case, Description
+from steelyard.declare.benchmark import (
+    Case,
+    Described,
+    DescribedCase,
+    Description,
+    elsewhere,
+)
 from steelyard.declare.handles import CUDA, Call, Check, Handle
 from steelyard.errors import BenchmarkError
 from steelyard.machine import files
 from steelyard.prepare import answers, capsules
-from steelyard.prepare.capsule_types import Launch, Manifest
+from steelyard.prepare.capsule_types import Launch
 from steelyard.prepare.capsules import SUFFIX, Capsule
 from steelyard.prepare.cubins import CubinWork, Extents
 from steelyard.prepare.work import BoundOnCall
@@ -32,15 +38,8 @@ ROWS = "rows.npz"
 
 
 @dataclass(frozen=True, slots=True)
-class SealedCase(Case):
+class SealedCase(DescribedCase):
     """The case of a capsule, as it was called where it was made."""
-
-    said: str = ""
-
-    @property
-    def id(self) -> str:
-        """The stable name."""
-        return self.said
 
     def describe(self) -> Description:
         """Return what it needs; nothing is allocated or loaded."""
@@ -49,12 +48,10 @@ class SealedCase(Case):
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed(Benchmark):
+class Sealed(Described):
     """A benchmark that defines nothing: its case is a capsule's."""
 
-    capsule: Capsule | None = None
-    place: Path = Path()
-    """Of the capsule, with what it needs beside it."""
+    capsule: Capsule
 
     @classmethod
     def of(cls, place: Path) -> Self:
@@ -63,55 +60,34 @@ class Sealed(Benchmark):
         Raises:
             SteelyardError: it is not the one that was.
         """
-        return cls(_defines_nothing, {}, _opened(place), place)
-
-    @property
-    def name(self) -> str:
-        """The benchmark's name where the capsule was made."""
-        return self._manifest["benchmark"]
-
-    @property
-    def path(self) -> Path:
-        """The capsule."""
-        return self.place
-
-    @property
-    def line(self) -> int:
-        """The line that the benchmark began on."""
-        return self._manifest["line"]
+        found = _opened(place)
+        about = found.manifest
+        said = {"name": about["benchmark"], "path": place, "line": about["line"]}
+        return cls(elsewhere, {}, said, found)
 
     def source_hash(self) -> str:
         """Return the hash of the benchmark's file where the capsule was made."""
-        return self._manifest["source"]
+        return self.capsule.manifest["source"]
 
     def case(self, axes: Mapping[str, Any] | None = None) -> Case:
         """Return the one case, whatever is asked for."""
         del axes
-        known = {n: plain(value) for n, value in self._manifest["axes"].items()}
-        return SealedCase(self, known, self._manifest["case"])
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that a launch works on."""
-        assert self.capsule is not None
-        return self.capsule.nbytes
-
-    @property
-    def _manifest(self) -> Manifest:
-        assert self.capsule is not None
-        return self.capsule.manifest
+        known = {n: plain(value) for n, value in self.capsule.manifest["axes"].items()}
+        return SealedCase(self, known, {"id": self.capsule.manifest["case"]})
 
     def described(self) -> Description:
         """Return what the case needs."""
-        assert self.capsule is not None
-        manifest, folder = self.capsule.manifest, self.place.parent
+        manifest, folder = self.capsule.manifest, self.path.parent
         handles = {
             one["name"]: Handle(
                 one["name"],
                 one["role"],
                 tuple(one["shape"]),
                 one["dtype"],
-                _recipe(one["recipe"], folder / f"{number}.npy"),
+                tuple(
+                    (n, str(folder / f"{number}.npy") if n == "file" else value)
+                    for n, value in one["recipe"]
+                ),
             )
             for number, one in enumerate(manifest["handles"])
         }
@@ -133,15 +109,6 @@ class Sealed(Benchmark):
             manifest["counts"],
             manifest["device"],
         )
-
-
-def _defines_nothing(*_: object) -> Any:
-    raise AssertionError("a capsule has no function")
-
-
-def _recipe(pairs: Sequence[Sequence[Any]], data: Path) -> tuple[tuple[str, Any], ...]:
-    """Return a handle's recipe, with the path of what lies in a file."""
-    return tuple((n, str(data) if n == "file" else value) for n, value in pairs)
 
 
 @functools.lru_cache(maxsize=1)

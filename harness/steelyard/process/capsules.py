@@ -39,7 +39,7 @@ def confine(place: Path) -> None:
     Private memory counts that can be written (RLIMIT_DATA): CUDA reserves addresses
     beyond any limit of those. How long it takes is for the run to limit.
     """
-    most = SPARE + TIMES * Sealed.of(place).nbytes
+    most = SPARE + TIMES * Sealed.of(place).capsule.nbytes
     for which, limit in ((resource.RLIMIT_DATA, most), (resource.RLIMIT_CORE, 0)):
         _, hard = resource.getrlimit(which)
         least = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
