@@ -194,7 +194,7 @@ def test_programs_of_several_launches_are_built_for_gpus():
     """One cubin for all extents: their numbers are the slots', and the workspace's place."""
     ranged = made(*ROWS["layer"])
     specs = [
-        [(shape, dtypes.of("float32")) for shape in shapes(ROWS["layer"][1], point)]
+        [(shape, dtypes.of("float16")) for shape in shapes(ROWS["layer"][1], point)]
         for point in ((40, 70), (3, 7))
     ]
     most, few = [ranged.build(*each, target="cuda:sm_90a") for each in specs]
@@ -365,7 +365,8 @@ def test_arrays_of_an_element_less_are_refused(name, target, monkeypatch):
     monkeypatch.setattr(build, "prove", proved)
     spec = ROWS[name][1]
     ranged = made(*ROWS[name])
-    specs = [(shape, dtypes.of("float32")) for shape in shapes(spec, (4, 16))]
+    dtype = dtypes.of("float32" if target == "cpu" else "float16")
+    specs = [(shape, dtype) for shape in shapes(spec, (4, 16))]
     ranged.ranged(specs, Request(ranged.program(*specs), None, parse(target)))
     assert proofs
     for common, least, most in proofs:
