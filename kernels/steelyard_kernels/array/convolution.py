@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.array.products import contracted
-from steelyard_kernels.array.shapes import reshape
+from steelyard_kernels.array.shapes import integer, reshape
 from steelyard_kernels.array.value import Array, as_array
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.indices import Index, axis, part
@@ -210,8 +210,8 @@ class _Convolution:
         self.x, self.w, self.windows, self.turned = x, w, windows, turned
         self.of_x, (first, second, *self.inside), self.of_result = layouts
         self.own, self.features = (second, first) if turned else (first, second)
-        self.by_features, self.by_batch = groups
-        self.count = prod(groups)
+        self.by_features, self.by_batch = [integer("groups", n) for n in groups]
+        self.count = self.by_features * self.by_batch
         self._check()
         self.batch = x.shape[self.of_x[0]] // self.by_batch
         self.read = x.shape[self.of_x[1]] // self.by_features

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TypeAlias
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.array.shapes import arange, asarray, place_of, reshape
+from steelyard_kernels.array.shapes import arange, asarray, place_of, real, reshape
 from steelyard_kernels.array.value import Array, apply, as_array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
@@ -54,6 +54,7 @@ def var(
 def _variance(x: Array, axis: Axis, correction: float, keepdims: bool) -> Array:
     """Return the variance, of halves in float32: their squares are beyond a half."""
     result = _reduce("var", x.astype(accumulator(x.dtype)), axis, keepdims)
+    correction = real("correction", correction)
     if correction == 0:
         return result
     count = math.prod(x.shape[place] for place in _axes("var", x, axis))
@@ -67,7 +68,7 @@ def _reduce(op: str, x: Array, axis: Axis, keepdims: bool) -> Array:
     if not axes:  # each value by itself, and no axis to keep
         row = x.graph.reshape(x.node, (*x.shape, 1))
         return Array(x.graph, x.graph.reduce(op, row, keepdims=False), x.weak)
-    return Array(x.graph, x.graph.reduce(op, x.node, axes, keepdims=keepdims))
+    return Array(x.graph, x.graph.reduce(op, x.node, axes, keepdims=bool(keepdims)))
 
 
 def _axes(op: str, x: Array, axis: Axis) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ def arange(
     """
     graph = current("arange")
     ends = (0, start) if stop is None else (start, stop)
-    first, last, step = given = [_number("arange", value) for value in (*ends, step)]
+    first, last, step = given = [real("arange", value) for value in (*ends, step)]
     whole_ = all(isinstance(value, int) for value in given)
     if step == 0 or not all(map(math.isfinite, given)):
         raise KernelError(
@@ -64,7 +64,7 @@ def linspace(
 ) -> Array:
     """Return num numbers from start to stop, evenly spaced; `endpoint`: stop is one."""
     (count,) = extents("linspace", (num,))
-    start, stop = _number("linspace", start), _number("linspace", stop)
+    start, stop = real("linspace", start), real("linspace", stop)
     steps = max(1, count - 1 if endpoint else count)
     places = arange(count, dtype="float64")
     line = places * ((stop - start) / steps) + start
@@ -198,14 +198,14 @@ def full(
     shape: Shape | int, fill_value: float, dtype: DType | str | None = None
 ) -> Array:
     """Return an array of one value, by default of bool, int64 or float32 as that is."""
-    kind = kind_of(_number("full", fill_value))
+    kind = kind_of(real("full", fill_value))
     kind = {"bool": "bool", "int": "int64"}.get(kind, "float32")
     return _filled("full", shape, fill_value, dtype or kind)
 
 
 def _filled(what: str, shape: Shape | int, value: object, dtype: DType | str) -> Array:
     graph = current(what)
-    constant = number(graph, _number(what, value), dtypes.of(dtype))
+    constant = number(graph, real(what, value), dtypes.of(dtype))
     return Array(graph, graph.broadcast(constant, extents(what, shape)))
 
 
@@ -343,7 +343,8 @@ def integer(what: str, value: object) -> int:
     return found
 
 
-def _number(what: str, value: object) -> float:
+def real(what: str, value: object) -> float:
+    """Return a Python number, also of NumPy's; raises KernelError for what is none."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float | int):
         return value
