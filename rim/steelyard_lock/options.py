@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -17,6 +17,9 @@ from steelyard_kernels.errors import KernelError
 if TYPE_CHECKING:
     from steelyard_kernels.library.examples import Spec
     from steelyard_lock.points import Axis
+
+MODES: Final = ("kernel/warm", "kernel/cold")
+"""What candidates may be measured in, the first where nobody says."""
 
 
 def _axes(

@@ -17,7 +17,7 @@ from steelyard.commands import _options as common
 from steelyard.declare import config
 from steelyard.declare.settings import Settings
 from steelyard.errors import FAILED, SteelyardError
-from steelyard_lock.options import arrays_option, axes_option, sentences
+from steelyard_lock.options import MODES, arrays_option, axes_option, sentences
 from steelyard_lock.terminal import progress, show
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ KEEP = "tuned.json"
     "--mode",
     "Measure candidates warm, or with caches that hold none of their arrays.",
     shown=True,
-    default="kernel/warm",
-    type=click.Choice(["kernel/warm", "kernel/cold"]),
+    default=MODES[0],
+    type=click.Choice(MODES),
 )
 @common.option(
     "--top",

@@ -30,6 +30,7 @@ from steelyard_kernels.library.examples import Spec
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.schedule import Schedule, partition_of
 from steelyard_kernels.targets import CPU, device, parse
+from steelyard_lock.options import MODES
 from steelyard_lock.points import Arrays, Point, find, ready, spec_of, traced
 
 Array = NDArray[Any]
@@ -44,9 +45,6 @@ Mary, "A new approach to probabilistic rounding error analysis", 2019."""
 MOVED: Final = 2.0**-20
 """Relative difference of inputs by which it is found how outputs move: far from
 float64's, and small enough that they move in proportion."""
-
-MODES: Final = ("kernel/warm", "kernel/cold")
-"""What candidates may be measured in."""
 
 ANSWERS: Final = 2
 """Answers of the reference that are held: of the cases' own data, and of other data."""

@@ -19,8 +19,9 @@ from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.model import Prediction
 from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import device, parse
+from steelyard_lock.options import MODES
 from steelyard_lock.points import Point, planned
-from steelyard_lock.tuning_cases import MODES, Tuned
+from steelyard_lock.tuning_cases import Tuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +103,4 @@ class How:
     built: Callable[[Progress], None] = lambda _: None
     measured: Callable[[str, int, int], None] = lambda *_: None
     mode: str = MODES[0]
+    """What all of it measures, one of `MODES`."""
