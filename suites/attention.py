@@ -236,7 +236,11 @@ def _reference(q: Any, k: Any, v: Any, *, masked: bool = False) -> Any:
 
 
 def _attended(q: Any, k: Any, v: Any, *, masked: bool, each: Any = map) -> Any:
-    """Attend part by part: all scores of a long sequence would not fit in memory."""
+    """Attend part by part: all scores of a long sequence would not fit in memory.
+
+    `each` is a map over the parts. References take one of threads: a worker that says
+    nothing for a minute is ended.
+    """
     out = np.empty_like(v)
 
     def attend(part: tuple[Any, ...]) -> None:

@@ -120,7 +120,7 @@ class Ranges:
         self._known: Found = self._found.setdefault((), {})
         self._quotients: dict[int, tuple[Polynomial, Polynomial]] = {}
         self._remainders: dict[int, tuple[Polynomial, Polynomial, int]] = {}
-        self._lesser = set[int]()
+        self._lesser = set[int]()  # atoms that are the lesser of two
         self.divided: dict[object, Polynomial] = {}
         self._steps = self._base = 0
 
@@ -135,7 +135,10 @@ class Ranges:
 
     @contextmanager
     def assuming(self, facts: Sequence[Polynomial]) -> Iterator[None]:
-        """Take for a while that polynomials are at least 0."""
+        """Take for a while that polynomials are at least 0.
+
+        What is found then is kept for the next time that the same is assumed.
+        """
         added, before = list[list[Ways]](), len(self.divided)
         left = [(fact, IMPLIED) for fact in facts]
         while left:
