@@ -4,7 +4,9 @@ Conversions are PTX's own, which round once, to nearest, ties to even, keep deno
 and infinities, and give a NaN for a NaN (its payload and sign go: 0x7fff). PTX ISA,
 "Data Movement and Conversion Instructions: cvt": `.rn` "mantissa LSB rounds to nearest
 even", "subnormal numbers are supported" unless `.ftz`; to bf16 from sm_80 on. `min.NaN`
-and `max.NaN` (sm_80 on) give NaN if either operand is one.
+and `max.NaN` (sm_80 on) give NaN if either operand is one. A sum of two halves rounds
+once, as the float32 sum does that is rounded to a half: 24 bits are 2 * 11 + 2 (Figueroa,
+"When is double rounding innocuous?", 1995).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.emit import cuda_handing, cuda_tiles, cuda_warps
-from steelyard_kernels.emit.cuda_text import EXTREMA
+from steelyard_kernels.emit.cuda_text import OF_HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -55,13 +57,22 @@ def _pack(name: str) -> str:
 
 
 def _of_halves(name: str) -> str:
-    """Spell min or max of one half, or of two."""
-    type_, letter = (
-        ("unsigned", "r") if name.endswith("x2") else ("unsigned short", "h")
-    )
+    """Spell an operation on one half, or on two; sums of bfloat16 by sm_80's products."""
+    op, half = name.split("_")
+    pair = half.endswith("x2")
+    type_, letter = ("unsigned", "r") if pair else ("unsigned short", "h")
+    takes = f'"{letter}"(a), "{letter}"(b)'
+    if op in {"min", "max"}:
+        text = f"{op}.NaN.{half} %0, %1, %2;"
+    elif half.startswith("bf16"):
+        one = {"add": 0x3F80, "sub": 0xBF80}[op] * (0x10001 if pair else 1)
+        text = f"fma.rn.{half} %0, %2, %3, %1;"
+        takes += f', "{letter}"(({type_}){one:#x})'
+    else:
+        text = f"{op}.rn.{half} %0, %1, %2;"
     return f"""{type_} {name}({type_} a, {type_} b) {{
   {type_} r;
-  asm("{name.replace("_", ".NaN.")} %0, %1, %2;" : "={letter}"(r) : "{letter}"(a), "{letter}"(b));
+  asm("{text}" : "={letter}"(r) : {takes});
   return r;
 }}"""
 
@@ -240,7 +251,7 @@ HELPERS: Final[dict[str, tuple[str, ...]]] = {
     **{name: (text,) for name, text in _HALF.items()},
     **{f"{name}_round": (_round(name),) for name in ("f16", "bf16")},
     **{f"{name}_pack": (_pack(name),) for name in ("f16", "bf16")},
-    **{name: (_of_halves(name),) for name in EXTREMA},
+    **{name: (_of_halves(name),) for name in OF_HALVES},
     "min_nan": _extremum("min", "<"),
     "max_nan": _extremum("max", ">"),
     "round_to_odd": _ODD,

@@ -1,7 +1,7 @@
 """The operations of the loop IR as CUDA C++ lines: tables, and what is no template.
 
 Half arithmetic is done in float32 and rounded after every operation, as on the CPU
-(see `llvm_operations`). Divisions and roots are correctly rounded: NVRTC's own default
+(see `llvm_operations`), but for sums, which are the same by halves. Divisions and roots are correctly rounded: NVRTC's own default
 (-prec-div, -prec-sqrt). Functions are the CUDA library's, which handle NaN, infinities
 and denormals in full range, but for sigmoid, softplus, erf of float32, and sinpi and cospi
 of float64, which are ours (`cuda_helpers`; 0.76 ulp seen of the last two). Largest errors in ulp from the correctly rounded result (CUDA
@@ -51,18 +51,20 @@ INSIDE: Final = {  # shifts by a constant that leaves bits
     "inside_bitwise_left_shift": "({t})(({w}){a} << {b})",
     "inside_shift_right_logical": "({t})(({u}){a} >> {b})",
 }
-PAIRS: Final = {  # on the bits of one half, or of two: no rounding to do
+PAIRS: Final = {  # on one half, or on two: what float32 would round to the same
     "negative": ("{a} ^ 0x8000", "{a} ^ 0x80008000u"),
     "abs": ("{a} & 0x7fff", "{a} & 0x7fff7fffu"),
+    "add": ("add_{h}({a}, {b})", "add_{h}x2({a}, {b})"),
+    "subtract": ("sub_{h}({a}, {b})", "sub_{h}x2({a}, {b})"),
     "maximum": ("max_{h}({a}, {b})", "max_{h}x2({a}, {b})"),
     "minimum": ("min_{h}({a}, {b})", "min_{h}x2({a}, {b})"),
 }
-BITS: Final = frozenset(  # take halves as bits; all else takes their float32 twins
+BITS: Final = frozenset(  # take halves as they are; all else takes float32 twins
     {
         *("where", "splat", "extract"),
         *("shuffle_xor", "shuffle_down", "shuffle"),
         *PAIRS,
-        *(f"reduce_{op}" for op in PAIRS),
+        *("reduce_maximum", "reduce_minimum"),
     }
 )
 
@@ -89,7 +91,7 @@ def template(op: str, result: Type, *given: Any) -> Template:
     shape = SHAPES.get(op)
     if shape is not None:
         return declare(result, shape(op, names, types, result))
-    if op.removeprefix("reduce_") in PAIRS and result.dtype in HALVES:
+    if op in BITS and result.dtype in HALVES:
         return declare(result, _of_halves(op, names, types[0], result))
     if op == "cast":
         values = _cast(names[0], types[0].dtype, result.dtype)

@@ -45,9 +45,9 @@ KEYWORDS: Final = frozenset(
     throw true try typedef typeid typename union unsigned using virtual void volatile
     wchar_t while xor xor_eq""".split()  # noqa: SIM905 - a list of words
 )
-EXTREMA: Final = tuple(  # of one half, or of two
+OF_HALVES: Final = tuple(  # one, or two at once
     f"{op}_{half}{pair}"
-    for op in ("min", "max")
+    for op in ("min", "max", "add", "sub")
     for half in SHORT.values()
     for pair in ("", "x2")
 )
@@ -55,7 +55,7 @@ CALLED: Final = frozenset(  # what our text calls or reads; vectors are float4, 
     """threadIdx blockIdx uint longlong ulonglong exp2_approx rcp_approx round_to_odd f16_low
     f16_high f16_round f16_pack bf16_low bf16_high bf16_round bf16_pack linux unix NULL
     Tensor dynamic_memory""".split()  # noqa: SIM905 - as above
-).union(cuda_tiles.HELPERS, EXTREMA) | {
+).union(cuda_tiles.HELPERS, OF_HALVES) | {
     name
     for row in OPERATIONS.values()
     for text in row.cuda.values()

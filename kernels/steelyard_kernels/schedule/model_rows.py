@@ -108,7 +108,8 @@ def _cost(value: Value, walk: Walk) -> float:
         return 1
     if isinstance(node, Apply):
         cost = OPERATIONS[node.op].cost.cpu
-        return cost * FUNCTION if cost > 1 else cost
+        cost *= FUNCTION if cost > 1 else 1
+        return cost + 2 * (len(node.args) + 1) * (node.dtype in dtypes.HALVES)
     narrow = isinstance(node, Cast) and (
         node.dtype in dtypes.HALVES or node.arg.dtype in dtypes.HALVES
     )
