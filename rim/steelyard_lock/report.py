@@ -41,6 +41,7 @@ def tables(rows: Sequence[Row]) -> Iterator[RenderableType]:
         names = ("registers", "spills", "code bytes")
         columns |= {name: _fact(RESOURCES[name]) for name in names}
     columns |= {"hash": _hash, "compiler": _fact("compiler")}
+    columns |= {"chosen schedule": _fact("schedule")}
     yield from _shown(f"build/{rows[0].cache}", rows, columns)
 
 
@@ -142,7 +143,6 @@ def _heads(rows: Sequence[Row]) -> Columns:
     if any(row.point.arrays and not row.point.axes for row in rows):
         found["arrays"] = lambda row: " ".join(row.point.shapes)
     found["target"] = lambda row: row.point.target
-    found["schedule"] = _fact("schedule")
     if any(row.point.dropped for row in rows):
         found["dropped"] = lambda row: ", ".join(row.point.dropped) or NOTHING
     return found

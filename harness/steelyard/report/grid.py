@@ -82,15 +82,16 @@ class Sheet(Generic[T]):
         for place, part in enumerate(self.fitting(options.max_width)):
             if place:
                 yield ""
-            if self.title:
-                yield Text(self.title, style="bold")
+            if part.title:
+                yield Text(part.title, style="bold")
             yield part.table()
 
     def fitting(self, width: int) -> Iterator[Sheet[T]]:
         """Yield parts of it that are no wider, without the columns that go first.
 
         Each part has the columns that name its rows, folded where that makes room, and
-        leaves out rows of which it has nothing.
+        leaves out rows of which it has nothing. What names all rows alike is in the
+        first one's title.
         """
         sized = [(one, one.width(self.rows)) for one in self.columns]
         while _total(sized) > width and any(one.sheds for one, _ in sized):
@@ -99,6 +100,14 @@ class Sheet(Generic[T]):
         rest = [pair for pair in sized if not pair[0].names]
         if _total(sized) <= width or not rest:
             yield replace(self, columns=[one for one, _ in sized])
+            return
+        alike = [h for h, _ in heads if len({str(h.cell(r)) for r in self.rows}) == 1]
+        if alike:
+            words = [f"{one.title} {one.cell(self.rows[0])}" for one in alike]
+            columns = [one for one, _ in sized if one not in alike]
+            title = ", ".join(filter(None, [self.title, *words]))
+            first, *others = replace(self, columns=columns).fitting(width)
+            yield from (replace(first, title=title), *others)
             return
         if _total(heads) + BETWEEN + max(size for _, size in rest) > width:
             heads = [(replace(h, folds=True), min(n, READABLE)) for h, n in heads]
