@@ -97,17 +97,19 @@ unsigned short bf16_round(float x) {
 unsigned bf16_pack(float a, float b) {
   return bf16_round(a) | (unsigned)bf16_round(b) << 16;
 }
-#define EXTREMUM(op, half) \
-  unsigned short op##_##half(unsigned short a, unsigned short b) { \
-    return half##_round(op##_nan(half##_low(a), half##_low(b))); \
+#define OF_HALVES(op, half, value) \
+  unsigned short op##_##half(unsigned short first, unsigned short second) { \
+    float a = half##_low(first), b = half##_low(second); \
+    return half##_round(value); \
   } \
   unsigned op##_##half##x2(unsigned a, unsigned b) { \
     return op##_##half(a, b) | (unsigned)op##_##half(a >> 16, b >> 16) << 16; \
   }
-EXTREMUM(min, f16)
-EXTREMUM(max, f16)
-EXTREMUM(min, bf16)
-EXTREMUM(max, bf16)
+#define OPERATION(op, value) OF_HALVES(op, f16, value) OF_HALVES(op, bf16, value)
+OPERATION(min, min_nan(a, b))
+OPERATION(max, max_nan(a, b))
+OPERATION(add, a + b)
+OPERATION(sub, a - b)
 """ + "\n".join(
     (
         *cuda_helpers.SIGMOID,

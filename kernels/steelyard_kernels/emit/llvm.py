@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from steelyard_kernels.dtypes import bool_
 from steelyard_kernels.emit.llvm_copies import function
-from steelyard_kernels.emit.llvm_operations import expression, known_mask
+from steelyard_kernels.emit.llvm_operations import expression, known_mask, scales
 from steelyard_kernels.emit.llvm_text import (
     Writer,
     literal,
@@ -133,7 +133,9 @@ class Emitter:
 
     def let(self, node: Let) -> None:
         """Emit an operation; a function in the operations that it is made of."""
-        statements = decomposed(node, "llvm", f"{node.op}.{self.w.count}.")
+        spelled = node.op == "scaled" and scales(self.w, node.var.type)
+        scope = f"{node.op}.{self.w.count}."
+        statements = None if spelled else decomposed(node, "llvm", scope)
         if statements is not None:
             self.w.fresh()
             self.body(statements)
@@ -144,8 +146,8 @@ class Emitter:
             count = int(node.args[0].value)
             self.masks[node.var] = known_mask(count, result.lanes)
         type_ = node.args[0].type if args else result
-        spelled = expression(self.w, node.op, args, type_, result)
-        self.w.lines.append(f"  %{node.var.name} = {spelled}")
+        text = expression(self.w, node.op, args, type_, result)
+        self.w.lines.append(f"  %{node.var.name} = {text}")
 
     def pointer(self, buffer: Buffer) -> tuple[str, str]:
         """Return the type and the value of a buffer's address."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     Shape = Callable[[Writer, list[str], Type, Type], str]
 
+MOST_BITS = 512  # of a vector
 PART_BYTES = 16  # of a vector, within which lanes change places in one instruction
 REDUCED = {  # a vector to a scalar
     ("reduce_add", "int"): "llvm.vector.reduce.add",
@@ -314,6 +315,21 @@ def _bitcast(_w: Writer, args: list[str], type_: Type, result: Type) -> str:
     return f"bitcast {register(type_)} {args[0]} to {register(result)}"
 
 
+def scales(w: Writer, type_: Type) -> bool:
+    """Say whether the CPU multiplies such vectors by powers of two in one instruction."""
+    size = type_.lanes * type_.dtype.bytes
+    return "avx512vl" in w.host.features and type_.lanes > 1 and size in {16, 32, 64}
+
+
+def _scaled(w: Writer, args: list[str], type_: Type, _result: Type) -> str:
+    spelled, bits = register(type_), 8 * type_.lanes * type_.dtype.bytes
+    kind = "ps" if type_.dtype is float32 else "pd"
+    values = [(spelled, arg) for arg in (*args, args[0])]
+    values.append((f"i{max(8, type_.lanes)}", "-1"))  # all lanes
+    values += [("i32", "4")] * (bits == MOST_BITS)  # rounded as all else is
+    return w.call(spelled, f"llvm.x86.avx512.mask.scalef.{kind}.{bits}", *values)
+
+
 def _numbered(element: str, lanes: int) -> str:
     if lanes == 1:
         return "0"
@@ -325,6 +341,7 @@ SHAPES: dict[str, Shape] = {
     "shift_right_logical": _shift("lshr"),
     "multiply_high": _multiply_high,
     "bitcast": _bitcast,
+    "scaled": _scaled,
     "far_angle": llvm_angle.from_afar(0),
     "far_quarter": llvm_angle.from_afar(1),
     "splat": _splat,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from steelyard_kernels.dtypes import HALVES, STORED, float32
 from steelyard_kernels.ir.builder import Builder
-from steelyard_kernels.ir.functions import float8
+from steelyard_kernels.ir.functions import exp_log, float8
 from steelyard_kernels.ir.loops import Let
 from steelyard_kernels.ops import OPERATIONS
 
@@ -33,6 +33,8 @@ def decomposed(node: Let, target: str, scope: str) -> list[Statement] | None:
         value = row.decompose(b, *args)
         if narrow and value.type.dtype is float32:
             value = b.cast(value, dtype)
+    elif node.op == "scaled":
+        value = exp_log.scaled(b, *node.args)
     elif node.op == "cast" and _is_stored(node):
         value = float8.cast(b, node.args[0], node.var.type.dtype)
     else:

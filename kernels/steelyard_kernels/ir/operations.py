@@ -198,6 +198,7 @@ OWN: dict[str, Operation] = {  # what is no elementwise operation of tensors
     # Of x = quarter * pi / 2 + angle, far from zero: see `emit.llvm_angle`.
     "far_angle": Operation(1, FUSED, CPU),
     "far_quarter": Operation(1, FAR, CPU),
+    "scaled": Operation(2, FUSED, ANYWHERE),  # x * 2**n: see `functions.exp_log`
     "cast": Operation(1, CAST, ANYWHERE),
     "splat": Operation(1, SPLAT, ANYWHERE),
     "extract": Operation(2, EXTRACT, ANYWHERE),

@@ -111,7 +111,7 @@ FUNCTIONS: Final = (
         lambda xp, g, y, x: g * y,
         cost=EXP,
         decompose=exp_log.exp,
-        ulps=(1.02, 1.01),
+        ulps=(0.9, 0.89),
     ),
     _function(
         "log",
@@ -296,7 +296,7 @@ FUNCTIONS: Final = (
         lambda xp, g, y, x: g * xp.cosh(x),
         cost=GROWTH,
         decompose=hyperbolic.sinh,
-        ulps=(2.65, 2.75),
+        ulps=(2.2, 2.5),
     ),
     _function(
         "cosh",
@@ -305,7 +305,7 @@ FUNCTIONS: Final = (
         lambda xp, g, y, x: g * xp.sinh(x),
         cost=GROWTH,
         decompose=hyperbolic.cosh,
-        ulps=(2.65, 2.75),
+        ulps=(1.4, 1.4),
     ),
     _function(
         "asinh",

@@ -1,6 +1,6 @@
 """Hyperbolic functions and their inverses, by expm1, exp, log and log1p.
 
-Where e**|x| would overflow before the result does, it is squared from half the exponent.
+Where e**|x| would overflow before the result does, its half is taken.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def sinh(b: Statements, x: Operand) -> Operand:
     value = b.let(
         "where",
         _is_large(s, size),
-        _half_of_exp(s, size),
+        exp(b, size, halvings=1),
         b.let("multiply", half, small),
     )
     return s.signed_as(value, x)
@@ -39,19 +39,12 @@ def cosh(b: Statements, x: Operand) -> Operand:
     size, half = b.let("abs", x), s.number(0.5)
     t = exp(b, size)
     small = s.fma(half, t, b.let("divide", half, t))
-    return b.let("where", _is_large(s, size), _half_of_exp(s, size), small)
+    return b.let("where", _is_large(s, size), exp(b, size, halvings=1), small)
 
 
 def _is_large(s: Floats, size: Operand) -> Operand:
     """Say where e**-size is nothing beside e**size."""
     return s.b.let("greater", size, s.number(20.0 if s.dtype is float32 else 40.0))
-
-
-def _half_of_exp(s: Floats, size: Operand) -> Operand:
-    """Return e**size / 2, in two steps."""
-    b = s.b
-    root = exp(b, b.let("multiply", size, s.number(0.5)))
-    return b.let("multiply", b.let("multiply", root, s.number(0.5)), root)
 
 
 def asinh(b: Statements, x: Operand) -> Operand:
