@@ -24,7 +24,7 @@ from steelyard_kernels.ir.loops import Type, typed
 from steelyard_kernels.ops import OPERATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from steelyard_kernels.dtypes import DType
     from steelyard_kernels.emit.llvm_text import Writer
@@ -221,12 +221,12 @@ def _part(type_: Type) -> int:
     return min(type_.lanes, PART_BYTES // type_.dtype.bytes)
 
 
-def _shuffled(args: list[str], type_: Type, places: list[int]) -> str:
+def _shuffled(args: list[str], type_: Type, places: Sequence[int]) -> str:
     """Return the lanes of two vectors at places."""
     order, vector = ", ".join([f"i32 {place}" for place in places]), register(type_)
     return (
         f"shufflevector {vector} {args[0]}, {vector} {args[1]}, "
-        f"<{type_.lanes} x i32> <{order}>"
+        f"<{len(places)} x i32> <{order}>"
     )
 
 
@@ -316,13 +316,22 @@ def _bitcast(_w: Writer, args: list[str], type_: Type, result: Type) -> str:
 
 
 def scales(w: Writer, type_: Type) -> bool:
-    """Say whether the CPU multiplies such vectors by powers of two in one instruction."""
+    """Say whether the CPU has an instruction that scales such vectors by powers of two."""
     size = type_.lanes * type_.dtype.bytes
-    return "avx512vl" in w.host.features and type_.lanes > 1 and size in {16, 32, 64}
+    return (
+        "avx512vl" in w.host.features and type_.lanes > 1 and size in {16, 32, 64, 128}
+    )
 
 
 def _scaled(w: Writer, args: list[str], type_: Type, _result: Type) -> str:
     spelled, bits = register(type_), 8 * type_.lanes * type_.dtype.bytes
+    if bits > MOST_BITS:
+        count = type_.lanes // 2
+        half, made = typed(type_.dtype, count), []
+        for places in (range(count), range(count, 2 * count)):
+            parts = [w.put(_shuffled([arg, arg], type_, places)) for arg in args]
+            made.append(w.put(_scaled(w, parts, half, half)))
+        return _shuffled(made, half, range(type_.lanes))
     kind = "ps" if type_.dtype is float32 else "pd"
     values = [(spelled, arg) for arg in (*args, args[0])]
     values.append((f"i{max(8, type_.lanes)}", "-1"))  # all lanes
