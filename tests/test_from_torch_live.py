@@ -40,6 +40,7 @@ def agrees(model, *args, tolerance=1e-12):
         np.testing.assert_allclose(one, other.numpy(), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom:UserWarning")
 @pytest.mark.parametrize("name", RESULTS)
 def test_cases_are_what_pytorch_says_today(name):
     """The stored results, and what the installed PyTorch exports."""
@@ -226,6 +227,14 @@ def test_extents_of_dynamic_shapes_are_those_of_each_call():
         kernel(*words(3, 41))
     with pytest.raises(KernelError, match=r"x is of float32 \(3, 5, 9\), expected"):
         kernel(torch.randn(3, 5, 9), mask)
+
+
+def test_an_argument_may_give_an_extent_alone():
+    """None of its elements is read."""
+    axes = ({0: torch.export.Dim("batch", max=6)},)
+    made = torch_cases.Function(lambda x: torch.ones(len(x)) / 2)
+    kernel = from_torch(made, (torch.ones(3, 2),), dynamic_shapes=(axes,))
+    assert kernel(torch.ones(5, 2)).tolist() == [0.5] * 5
 
 
 @pytest.mark.parametrize("axis", ["batch", "2*half"])

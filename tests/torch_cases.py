@@ -3,6 +3,7 @@
 python tests/torch_cases.py            # writes torch_graphs.json; needs torch
 """
 
+import math
 from dataclasses import replace
 
 import torch
@@ -206,6 +207,20 @@ def halves(x, w, b):
     return y, F.gelu(y), y.softmax(-1), F.layer_norm(y, (5,)), x @ w.T, (x + 1) * 0.1
 
 
+def edges(x, i, h, y):
+    """Return what is easily another number: at the ends of dtypes, of parts and of NaN."""
+    z = x.clone()
+    z[:, ::2] = y
+    z[1:, 1::3] += 1
+    few, bits, wide = x[:1], x.float().view(torch.int32), (h == 0).to(h.dtype)
+    return (
+        z, torch.arange(-9, 9, dtype=x.dtype) // 0.1, h * 1e5, h / 1e5, i.pow(-i),
+        (x * math.nan).sign(), few.var(0), few.std((0, 1), correction=3), bits,
+        torch.addmm(x * math.nan, x, x.T @ x, beta=0), wide * -1e9, h // 0.1,
+        x.round(decimals=1), (x * 100).round(decimals=-1), torch.pow(i, torch.abs(i)),
+    )  # fmt: skip
+
+
 IDS = Given("2x7:int64", 0, 39)
 MASK = Given("2x7:bool")
 FUNCTIONS = {
@@ -227,6 +242,7 @@ FUNCTIONS = {
     "convolved": (convolved, "2x3x8x8", "5x3x4x4", "5", "6x1x3x3"),
     "attended": (attended, Q, K, V, "2x1x1x6:bool", "5x6"),
     "lost": (lost, "4x5", Given("4:int64", 0, 4)),
+    "edges": (edges, A, Given("9:int64", -4, 4), "5:float16", "2x2"),
     "halves": (halves, "2x4:float16", "5x4:float16", "5:float16"),
     "bfloat16": (halves, "2x4:bfloat16", "5x4:bfloat16", "5:bfloat16"),
 }

@@ -54,19 +54,18 @@ def _scaled(function: Callable[..., Array]) -> Row:
 
 
 def _multiplied(site: Site, a: Any, b: Any) -> Array:
-    left, right = (converted(x, site.dtype) for x in (a, b))
+    """Return a product; of a half by a number that may be none, as PyTorch has it."""
+    left, right = (converted(x, site.wide) for x in (a, b))
     return left & right if site.dtype is dtypes.bool_ else left * right
 
 
 def _divided(site: Site, a: Any, b: Any, rounding_mode: str | None = None) -> Array:
-    left, right = (converted(x, site.dtype) for x in (a, b))
-    if site.dtype.kind == "float":
-        found = left / right
-        ends = {None: xp.positive, "floor": xp.floor, "trunc": xp.trunc}
-        return ends[rounding_mode](found)
-    whole = xp.floor_divide(left, right)
+    left, right = (converted(x, site.wide) for x in (a, b))
     if rounding_mode == "floor":
-        return whole
+        return xp.floor_divide(left, right)
+    if site.dtype.kind == "float":
+        return xp.trunc(left / right) if rounding_mode else left / right
+    whole = xp.floor_divide(left, right)
     below = xp.logical_and((left < 0) != (right < 0), whole * right != left)
     return whole + below.astype(site.dtype)
 
@@ -82,7 +81,12 @@ def _power(site: Site, base: Any, exponent: Any) -> Array:
     """Return a power: of a number a product or a root where it is one."""
     x = converted(base, site.dtype)
     if isinstance(exponent, Array):
-        return xp.pow(x, converted(exponent, site.dtype))
+        by = converted(exponent, site.dtype)
+        found = xp.pow(x, by)
+        if site.dtype.kind == "float":
+            return found
+        inverse = xp.logical_and(by < 0, xp.abs(x) == 1)  # the only whole ones
+        return xp.where(inverse, xp.where(by % 2 == 0, x * x, x), found)
     roots = {0.5: xp.sqrt, -0.5: xp.rsqrt}
     return roots[exponent](x) if exponent in roots else x**exponent
 
@@ -104,6 +108,17 @@ def _gelu(x: Array, *, approximate: str = "none") -> Array:
     return 0.5 * x * (1 + xp.erf(x * math.sqrt(0.5)))
 
 
+def _rounded(x: Array, *, decimals: int) -> Array:
+    """Return the nearest number of so many decimal digits, as PyTorch computes it."""
+    unit = 10.0 ** abs(decimals)
+    return xp.round(x / unit) * unit if decimals < 0 else xp.round(x * unit) / unit
+
+
+def _sign(x: Array) -> Array:
+    """Return -1, 0 or 1; 0 of NaN."""
+    return xp.subtract((x > 0).astype(x.dtype), (x < 0).astype(x.dtype))
+
+
 def _elu(x: Array, alpha: float = 1, scale: float = 1, inner: float = 1) -> Array:
     below = alpha * xp.expm1(xp.minimum(x, 0) * inner)
     return scale * xp.where(x > 0, x, below)
@@ -122,7 +137,7 @@ _SAME: Final = """
     abs acos acosh asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_or
     bitwise_right_shift bitwise_xor ceil copysign cos cosh erf exp expm1 floor hypot log
     log10 log1p log2 maximum minimum nextafter reciprocal remainder round rsqrt sigmoid
-    sign sin sinh sqrt tan tanh trunc
+    sin sinh sqrt tan tanh trunc
 """
 """Functions of the array namespace, under the same name."""
 
@@ -156,6 +171,8 @@ ROWS: Final[dict[str, Row]] = {
     "neg": _same(xp.negative),
     "pow": _power,
     "relu": _made(lambda x: xp.maximum(x, 0)),
+    "round.decimals": _made(_rounded),
+    "sign": _made(_sign),
     "sub": _scaled(xp.subtract),
     "where": _chosen,
 }

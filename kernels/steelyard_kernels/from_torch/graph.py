@@ -120,14 +120,21 @@ class Graph:
         return Graph(self.name, inputs, calls, self.outputs)
 
     def live(self) -> Graph:
-        """Return the model without calls and weights of which nothing is used."""
+        """Return the model without calls and weights of which nothing is used.
+
+        An argument whose extents are each call's own is one that says them.
+        """
         needed = set(refs(self.outputs))
         kept: list[Call] = []
         for call in reversed(self.calls):
             if call.name in needed:
                 kept.append(call)
                 needed.update(refs((call.args, tuple(call.keywords.values()))))
-        inputs = tuple(each for each in self.inputs if each.name in needed)
+        inputs = tuple(
+            each
+            for each in self.inputs
+            if each.name in needed or any(isinstance(n, Size) for n in each.type.shape)
+        )
         return replace(self, inputs=inputs, calls=tuple(kept[::-1]))
 
 

@@ -29,18 +29,28 @@ def _along(x: Array, axis: int, entry: int | slice) -> Array:
     return x[(*[slice(None)] * (axis % x.ndim), entry)]
 
 
-def _sliced(_: Site, x: Array, dim: int = 0, *bounds: int | None) -> Array:
-    """Return every step-th element from start to stop, held within the axis."""
-    ends = slice(*(bounds or (None,))) if len(bounds) != 1 else slice(bounds[0], None)
-    return _along(x, dim, slice(*ends.indices(x.shape[dim])))
+def _places(
+    extent: int, start: int | None = None, end: int | None = None, step: int = 1
+) -> range:
+    """Return every step-th place from start to end, held within an axis."""
+    return range(extent)[start:end:step]
 
 
-def _written(
-    site: Site, x: Array, source: Array, dim: int = 0, start: int | None = None, *_: Any
-) -> Array:
-    """Return an array whose neighbouring elements along an axis are another's."""
-    first = range(x.shape[dim])[start:].start
-    after = first + source.shape[dim]
+def _sliced(_: Site, x: Array, dim: int = 0, *bounds: Any) -> Array:
+    places = _places(x.shape[dim], *bounds)
+    return _along(x, dim, slice(places.start, places.stop, places.step))
+
+
+def _written(site: Site, x: Array, source: Array, dim: int = 0, *bounds: Any) -> Array:
+    """Return an array of which the elements that `_sliced` returns are another's."""
+    places = _places(x.shape[dim], *bounds)
+    first, after = places.start, max(places.start, places.stop)
+    if places.step > 1:
+        line = xp.arange(after - first) % places.step == 0
+        line = xp.reshape(line, (-1, *[1] * (x.ndim - dim % x.ndim - 1)))
+        apart = xp.repeat(source, places.step, axis=dim)
+        kept = _along(x, dim, slice(first, after))
+        source = xp.where(line, _along(apart, dim, slice(0, after - first)), kept)
     ends = _along(x, dim, slice(0, first)), _along(x, dim, slice(after, x.shape[dim]))
     return _joined(site, (ends[0], source, ends[1]), dim)
 
@@ -113,4 +123,5 @@ ROWS: Final[dict[str, Row]] = {
     "squeeze": _reshaped,
     "unsqueeze": _reshaped,
     "view": _reshaped,
+    "view.dtype": lambda site, x, _: xp.bitcast(x, site.dtype),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import sqrt
+from math import prod, sqrt
 from typing import Any, Final
 
 from steelyard_kernels import array as xp
@@ -39,11 +39,14 @@ def _with_places(value: Callable[..., Array], place: Callable[..., Array]) -> Ro
 
 
 def _variance(
-    site: Site, *given: Any, correction: float | None = None, **named: Any
+    site: Site, x: Array, *given: Any, correction: float | None = None, **named: Any
 ) -> Array:
+    """Return the variance; infinite, as in PyTorch, where the correction leaves none."""
     by = 1 if correction is None else correction
-    found: Array = _reduced(xp.var, correction=by)(site, *given, **named)
-    return found
+    none_left = 0 < prod(x.shape) <= by * prod(site.shape)
+    fixed = {} if none_left else {"correction": by}
+    found: Array = _reduced(xp.var, **fixed)(site, x, *given, **named)
+    return found * xp.inf if none_left else found
 
 
 def _product(_: Site, a: Array, b: Array) -> Array:
@@ -56,7 +59,7 @@ def _affine(
     """Return a @ b + bias, in which sums of halves are rounded once, behind it."""
     found = xp.matmul(a.astype(site.wide), b.astype(site.wide))
     found = found if alpha == 1 else found * alpha
-    if bias is not None:
+    if bias is not None and beta:  # of 0 PyTorch reads no bias
         term = bias.astype(site.wide)
         found = found + (term if beta == 1 else term * beta)
     return found
