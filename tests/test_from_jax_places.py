@@ -31,6 +31,7 @@ FUNCTIONS = {
     "totals of integers": (lambda x: jnp.cumsum(x, 1), N),
     "products": (lambda x: jnp.cumprod(x, 0), X),
     "gradients of totals": (jax.grad(lambda x: (jnp.cumsum(x) ** 2).sum()), V),
+    "gradients of products": (jax.grad(lambda x: jnp.cumprod(x).sum()), V),
     "orders": (lambda x: (jnp.sort(x, axis=0), jnp.argsort(x, axis=1)), N),
     "orders of booleans": (lambda x: jnp.sort(x > 0, axis=1), X),
     "orders by two keys": (

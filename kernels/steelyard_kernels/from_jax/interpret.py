@@ -95,7 +95,7 @@ def _translated(
     seen = Equation(
         graph=graph,
         primitive=name,
-        params=equation.params,
+        params={key: _plain(value) for key, value in equation.params.items()},
         inputs=tuple(atom.aval for atom in equation.invars),
         outputs=outputs,
         values=values,
@@ -117,6 +117,13 @@ def _translated(
     for value, aval in zip(results, outputs, strict=True):
         _check(name, value, aval)
     return results
+
+
+def _plain(param: Any) -> Any:
+    """Return a parameter with Python's ints: where JAX transposes some are NumPy's."""
+    if type(param) in {tuple, list}:
+        return type(param)(map(_plain, param))
+    return int(param) if isinstance(param, np.integer) else param
 
 
 def _check(name: str, value: Value, aval: Aval) -> None:
