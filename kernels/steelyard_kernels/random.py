@@ -24,7 +24,7 @@ from steelyard_kernels.array.shapes import arange, broadcast_to, extents, reshap
 from steelyard_kernels.array.value import Array, as_array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.expr import Shape
+from steelyard_kernels.expression.expr import Scalar, Shape
 
 Word: TypeAlias = Array | int  # int32, or a number known when the kernel is traced
 
@@ -184,7 +184,9 @@ def _before(x: Array, axes: int) -> Array:
 def _halves(x: Array) -> tuple[Array, Array]:
     """Return the low and the high word of an int64."""
     high = xp.shift_right_logical(x, 32)
-    return x.astype(dtypes.int32), high.astype(dtypes.int32)
+    # What is cast of a scalar itself has to fit.
+    low = xp.bitwise_and(x, 0xFFFFFFFF) if isinstance(x.node, Scalar) else x
+    return low.astype(dtypes.int32), high.astype(dtypes.int32)
 
 
 def _whole(words: Sequence[Array]) -> Array:

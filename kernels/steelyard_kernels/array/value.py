@@ -19,7 +19,7 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array.tracing import current, number, running
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.expr import Node, Shape
+from steelyard_kernels.expression.expr import Constant, Node, Shape
 from steelyard_kernels.expression.graph import Graph
 
 Operand: TypeAlias = "Array | float | int | bool"
@@ -326,6 +326,8 @@ def lift(
         if not operand.weak:
             return operand.node
         _check_weak(graph, op, (operand.dtype.kind, "a scalar"), common, strong=strong)
+        if isinstance(operand.node, Constant):  # which has to fit, too
+            return number(graph, operand.node.value, common)
         return graph.cast(operand.node, common)
     kind = kind_of(operand)
     _check_weak(graph, op, (kind, repr(operand)), common, strong=strong)

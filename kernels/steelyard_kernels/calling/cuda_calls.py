@@ -151,7 +151,8 @@ class Calls:
         else:
             caller.launch(packed.addresses, packed.scalars)
             if len(places[0]) == given:
-                self._note(places, partial(Remembered, packed, caller, self._defaults))
+                defaults = binding.fitting(packed.convention, self._defaults)
+                self._note(places, partial(Remembered, packed, caller, defaults))
             if not any(isinstance(each, cuda.View) for each in packed.given):
                 self._offer(packed, caller)
         result: Result = packed.convention.result(packed.given)
@@ -326,8 +327,8 @@ class Remembered:
             self.submit = self._lacks
 
     def _lacks(self, _count: int) -> int:
-        """Raise the KernelError that names the scalar without a default."""
-        self._caller.values({})
+        """Raise the KernelError that names the scalar without a default that will do."""
+        self._caller.launch(self._addresses, self._caller.values({}))
         return 0
 
     def launch(self, scalars: Mapping[str, float]) -> None:

@@ -98,6 +98,7 @@ class Caller:
     ) -> list[Any]:
         """Return what the slots get, as it is packed."""
         convention = self._convention
+        binding.check_scalars(convention, scalars)
         words: list[Any] = list(convention.words)
         for place, number in convention.addressed:
             words[place] += addresses[number]

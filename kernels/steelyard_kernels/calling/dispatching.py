@@ -159,14 +159,15 @@ class Recent:
         """Return a record: `head` is before a launch's words, `memory` its workspace."""
         words, first = [*head, *convention.words], len(head)
         places = []
+        defaults = binding.fitting(convention, self._defaults)
         for place, number in convention.addressed:
             if memory and number == len(convention.names) - 1:
                 words[first + place] += binding.address(memory[0])
             else:
                 places.append((first + place, number))
         for place, name, code in convention.scalars:
-            if self._defaults is not None:
-                words[first + place] = cpu.slot(self._defaults[name], code)
+            if defaults is not None:
+                words[first + place] = cpu.slot(defaults[name], code)
         kind, numbers, keys = _handed(convention)
         return Record(
             arrays=arrays,
@@ -178,10 +179,10 @@ class Recent:
             scalars=tuple(
                 Scalar(name, first + place, code)
                 for place, name, code in convention.scalars
-                if code in {"d", "q"}
+                if code in {"d", "q"} and name not in dict(convention.narrow)
             ),
             needed=len({name for _, name, _ in convention.scalars})
-            if self._defaults is None
+            if defaults is None
             else 0,
             result=kind,
             results=numbers,
