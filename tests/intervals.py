@@ -127,10 +127,11 @@ def stacked(parts, like):
     return Near(like.dtype, *found)
 
 
-def _rounded(dtype, corners, wild, known, halves):
+def _rounded(dtype, corners, wild, known, halves, *, fuses=False):
     """Return the hull of corners, so many roundings wider.
 
-    Where a corner is no number, all are only if every operand was `known`.
+    Where a corner is no number, all are only if every operand was `known`. What `fuses`
+    is a product, which an FMA does not round: beyond all floats it need not be infinite.
     """
     lo, hi = reduced(np.minimum, corners), reduced(np.maximum, corners)
     lost = np.isnan(lo)
@@ -141,11 +142,11 @@ def _rounded(dtype, corners, wild, known, halves):
         share = Wide(1.01 * unit * halves)
         lo = np.where(np.isinf(lo), lo, lo - np.abs(lo) * share - least * halves)
         hi = np.where(np.isinf(hi), hi, hi + np.abs(hi) * share + least * halves)
-        over = Wide(largest) * (1 + 2 * Wide(unit))
+        over = np.inf if fuses else Wide(largest) * (1 + 2 * Wide(unit))
         hi = np.where(hi > largest, np.inf, hi)
         lo = np.where(lo < -largest, -np.inf, lo)
-        lo = np.where(lo > over, np.inf, np.minimum(lo, largest))
-        hi = np.where(hi < -over, -np.inf, np.maximum(hi, -largest))
+        lo = np.where(lo >= over, np.inf, np.minimum(lo, largest))
+        hi = np.where(hi <= -over, -np.inf, np.maximum(hi, -largest))
         lo, hi = np.where(lost, np.nan, lo), np.where(lost, np.nan, hi)
     return Near(dtype, lo, hi, np.broadcast_to(wild, lo.shape))
 
@@ -202,7 +203,8 @@ def _float(op, *args):
         return Near(dtype, low, high, wild)
     if op == "square":
         sides = apply("abs", *args)
-        return _rounded(dtype, [sides.lo**2, sides.hi**2], wild, known, 1)
+        ends = [sides.lo**2, sides.hi**2]
+        return _rounded(dtype, ends, wild, known, 1, fuses=True)
     if op in WAVES:
         middle, radius = (args[0].lo + args[0].hi) / 2, (args[0].hi - args[0].lo) / 2
         middle = np.where(known, args[0].lo, middle)
@@ -224,7 +226,7 @@ def _float(op, *args):
         corners = [function(*(getattr(a, n) for a in args)) for n in ("lo", "hi")]
     else:
         corners = [function(*ends) for ends in product(*map(_ends, args))]
-    return _rounded(dtype, corners, wild, known, halves)
+    return _rounded(dtype, corners, wild, known, halves, fuses=op == "multiply")
 
 
 def _where(condition, a, b):
