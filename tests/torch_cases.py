@@ -217,7 +217,7 @@ def edges(x, i, h, y):
         z, torch.arange(-9, 9, dtype=x.dtype) // 0.1, h * 1e5, h / 1e5, i.pow(-i),
         (x * math.nan).sign(), few.var(0), few.std((0, 1), correction=3), bits,
         torch.addmm(x * math.nan, x, x.T @ x, beta=0), wide * -1e9, h // 0.1,
-        x.round(decimals=1), (x * 100).round(decimals=-1), torch.pow(i, torch.abs(i)),
+        torch.cat([torch.zeros(0), y[:, :0], y[:0, :0]]), x.round(decimals=1), (x * 100).round(decimals=-1), torch.pow(i, torch.abs(i)),
     )  # fmt: skip
 
 

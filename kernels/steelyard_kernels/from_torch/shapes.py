@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any, Final
 
 from steelyard_kernels import array as xp
@@ -66,7 +65,9 @@ def _parted(site: Site, x: Array, _: Any, dim: int = 0) -> tuple[Array, ...]:
 
 
 def _joined(site: Site, arrays: Sequence[Array], dim: int = 0) -> Array:
-    filled = [x for x in arrays if prod(x.shape)] or arrays[:1]
+    """Return arrays behind one another: those that have any, beside PyTorch's (0,)."""
+    filled = [x for x in arrays if x.shape[dim : dim + 1 or None] not in {(0,), ()}]
+    filled = filled or [max(arrays, key=lambda x: x.ndim)]
     return xp.concat([converted(x, site.dtype) for x in filled], dim)
 
 
