@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import MappingProxyType, ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader  # which loads `tempfile` and more where it runs
 
 MOVED: Final = MappingProxyType(
     {
@@ -25,7 +27,7 @@ MOVED: Final = MappingProxyType(
 """Earlier names to today's: both are one module."""
 
 
-class Finder(MetaPathFinder, Loader):
+class Finder:
     """Import a moved module by its earlier name."""
 
     def find_spec(
@@ -35,7 +37,11 @@ class Finder(MetaPathFinder, Loader):
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         """Return a spec for the earlier name of a module, None for any other."""
-        return ModuleSpec(fullname, self) if fullname in MOVED else None
+        loader = cast("Loader", self)
+        return ModuleSpec(fullname, loader) if fullname in MOVED else None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Have Python make an empty one."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Put today's module in place of the empty one."""
