@@ -228,28 +228,29 @@ def test_a_commit_that_is_not_decided_is_skipped_and_a_failing_end_is_said():
 
 
 SUITE = """
-from work import ROUNDS, total
+from work import spin
 
 from steelyard import benchmark
 
 
-def add(x, out):
-    out[0] = total(x, ROUNDS)
-
-
 @benchmark
-def summed(b):
+def spinning(b):
     b.mode("kernel/warm")
-    x = b.input(20_000)
-    y = b.output(1)
-    return b.launch(add, x, out=y)
+    return b.launch(spin)
 """
-WORK = "import numpy as np\nROUNDS = {}\ndef total(x, n):\n    return sum(float(x.sum()) for _ in range(n))\n"
+WORK = """
+from time import perf_counter_ns
+
+def spin():
+    end = perf_counter_ns() + {}
+    while perf_counter_ns() < end:
+        pass
+"""
 
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
-    """Make a repository of four commits, whose last does three times the work."""
+    """Make a repository of four commits, whose last takes five times as long."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -260,7 +261,7 @@ def repository(tmp_path, monkeypatch):
     shell.git(tmp_path, "init", "--quiet", "--initial-branch=main")
     made = []
     for at in range(4):
-        text = WORK.format(1 if at < 3 else 3)
+        text = WORK.format(100_000 if at < 3 else 500_000)
         broken = "raise RuntimeError\n" if at == 2 else ""
         (tmp_path / "work.py").write_text(f"{broken}{text}# {at}\n")
         shell.git(tmp_path, "add", ".")
@@ -272,11 +273,12 @@ def repository(tmp_path, monkeypatch):
 def test_a_repository_is_searched_from_end_to_end(repository, monkeypatch):
     """One of its commits cannot be imported; the answer names both that are left.
 
-    Three times the work is seen in fewer blocks than a gate takes at least.
+    Five times as long is seen in fewer blocks than a gate takes at least.
     """
-    monkeypatch.setattr(decide, "EARLIEST", 4)
+    for least in ("EARLIEST", "HOPELESS", "ROBUST"):
+        monkeypatch.setattr(decide, least, 3)
     first, *_, last = repository
-    done = shell.command("bisect", "summed", first, last, code=None)
+    done = shell.command("bisect", "spinning", first, last, code=None)
     assert "change 3" in done.output
     assert "change 2" in done.output
     assert f"skipped {repository[2][:10]}" in done.output
@@ -291,10 +293,10 @@ def test_what_cannot_be_searched_is_one_sentence(repository):
     """Ends in the wrong order; and a case that is none."""
     first, *_, last = repository
     for words, said in (
-        (["summed", last, first], "is not before BAD"),
+        (["spinning", last, first], "is not before BAD"),
         (["missing", first, last], "missing"),
-        (["summed", last, last], "are one commit"),
-        (["summed", "nowhere", last], "is no commit"),
+        (["spinning", last, last], "are one commit"),
+        (["spinning", "nowhere", last], "is no commit"),
     ):
         done = shell.command("bisect", *words, code=4)
         assert said in done.output
@@ -303,7 +305,7 @@ def test_what_cannot_be_searched_is_one_sentence(repository):
 def test_without_suites_it_is_said_how_to_name_them(repository):
     """The cases that were searched are the built-in suite's."""
     Path("suites").rename("elsewhere")
-    done = shell.command("bisect", "summed", repository[0], repository[-1], code=4)
+    done = shell.command("bisect", "spinning", repository[0], repository[-1], code=4)
     said = " ".join(done.output.split())
     assert "as no suite was named: name yours after BAD" in said
 
