@@ -10,6 +10,7 @@ from pathlib import Path
 import misbehaving
 import numpy as np
 import pytest
+import shell
 import trials
 from fakes import die_when_asked
 
@@ -69,6 +70,7 @@ OUTCOMES = {
     "interrupts its parent": FINE,
     "stops its parent": FINE,
     "pauses": FINE,
+    "spawns": FINE,
 }
 
 
@@ -102,11 +104,25 @@ def gone(pid):
     return False
 
 
+CHILD = "STEELYARD_TEST_CHILD"
+"""Names where a case that starts a process notes it."""
+
+
 @pytest.fixture(scope="module")
-def outcomes():
-    """Measure every kind of misbehaviour in one run, by what it does."""
+def misbehaved(tmp_path_factory):
+    """Measure every kind of misbehaviour in one run; return it and what was printed."""
+    note, said = tmp_path_factory.mktemp("runner") / "child", []
     turns = plan(cases(*OUTCOMES), LATENCY, 1, seed=0)
-    return {trial.axes["how"]: trial for trial in run(turns)}
+    with pytest.MonkeyPatch.context() as patch, shell.printed(said):
+        patch.setenv(CHILD, str(note))
+        told = run(turns)
+    return {trial.axes["how"]: trial for trial in told}, said, int(note.read_text())
+
+
+@pytest.fixture
+def outcomes(misbehaved):
+    """Return the trials of that run, by what they do."""
+    return misbehaved[0]
 
 
 @pytest.mark.parametrize("how", OUTCOMES)
@@ -134,12 +150,13 @@ def test_samples_before_an_error_are_kept(outcomes):
 
 
 def test_a_case_that_hangs_is_ended_and_the_next_is_measured():
-    """Its worker is replaced after the timeout."""
+    """Its worker, which has started by then, is replaced after the timeout."""
     spins, good = (plan(cases(how), LATENCY, 1, 0) for how in ("spins", "good"))
     with runner.Workers() as workers:
-        hung = workers.measure(*spins, replace(QUICK, timeout=5))
+        workers.measure(*good, QUICK)
+        hung = workers.measure(*spins, replace(QUICK, timeout=0.5))
         fine = workers.measure(*good, QUICK)
-    assert "no answer within 5 s; the worker was ended" in hung.error
+    assert "no answer within 0.5 s; the worker was ended" in hung.error
     assert fine.error is None
 
 
@@ -156,24 +173,19 @@ def test_a_case_that_failed_is_left_out_of_later_blocks():
     assert len({t.worker for t in good}) == 3
 
 
-def test_what_the_work_prints_is_no_part_of_standard_output(capfd):
+def test_what_the_work_prints_is_no_part_of_standard_output(misbehaved):
     """It may be a report that a program reads."""
-    (trial,) = run(plan(cases("prints"), LATENCY, 1, 0))
-    out, err = capfd.readouterr()
-    assert trial.error is None
+    _, (out, err), _ = misbehaved
     assert out == ""
     assert "printed by the work" in err
     assert "written by the work" in err
 
 
-def test_processes_that_the_work_started_end_with_its_worker(monkeypatch, tmp_path):
+def test_processes_that_the_work_started_end_with_its_worker(misbehaved):
     """They would disturb what is measured next."""
-    note = tmp_path / "child"
-    monkeypatch.setenv("STEELYARD_TEST_CHILD", str(note))
-    (trial,) = run(plan(cases("spawns"), LATENCY, 1, 0))
-    assert trial.error is None
-    assert gone(int(note.read_text()))
-    assert gone(trial.worker)
+    found, _, child = misbehaved
+    assert gone(child)
+    assert gone(found["spawns"].worker)
 
 
 def test_a_daemon_ends_with_the_run_also_where_that_is_killed(tmp_path):
@@ -189,7 +201,7 @@ def test_a_daemon_ends_with_the_run_also_where_that_is_killed(tmp_path):
         done = subprocess.run(
             [sys.executable, "-c", script, *arguments],
             cwd=Path(__file__).parent,
-            env=os.environ | {"STEELYARD_TEST_CHILD": str(note)},
+            env=os.environ | {CHILD: str(note)},
             stderr=subprocess.PIPE,
             timeout=600,
             check=False,
