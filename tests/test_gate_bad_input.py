@@ -182,7 +182,7 @@ def test_a_block_that_is_no_number_never_passes(blocks, odd, data):
 
 def test_killed_commands_lose_nothing_and_the_next_one_works(tmp_path):
     """At a moment each; `storm_gate.py` does so two hundred times."""
-    length = {"run": 4.0, "gate": 8.0}
+    length = {"run": 1.5, "gate": 3.0}
     seen = storm_gate.storm(Path(tmp_path), 2, os.getpid(), length)
     assert {name: seen[name] for name in storm_gate.WRONG} == dict.fromkeys(
         storm_gate.WRONG, 0
