@@ -123,52 +123,36 @@ print(*(["refused"] if Origins.stated().refusal() else found))
 
 
 LAYOUTS = {
-    "src": ("src", ["mine/__init__.py"], ["mine"]),
-    "flat": (".", ["mine/__init__.py"], ["mine"]),
-    "module": (".", ["mine.py"], ["mine"]),
-    "namespace": ("src", ["acme/mine/__init__.py", "acme/one.py"], ["acme.mine"]),
+    "": ("src", ["of_src/__init__.py"], "of_src"),
+    "flat": (".", ["of_flat/__init__.py"], "of_flat"),
+    "module": (".", ["of_module.py"], "of_module"),
+    "lib/ns": ("src", ["acme/mine/__init__.py", "acme/one.py"], "acme.mine"),
 }
+"""By the folder of a distribution: its sources, what they are and are imported as."""
 
 
-@pytest.mark.parametrize(
-    ("layout", "origin"),
-    [
-        *(("src", "checkout"), ("flat", "wheel"), ("module", "index")),
-        ("namespace", "checkout"),
-    ],
-)
-def test_each_side_runs_its_own_code_of_an_installed_copy(checkout, layout, origin):
+def test_each_side_runs_its_own_code_of_an_installed_copy(checkout):
     """Whichever commit was installed, by whatever name, head's changes included.
 
     Of a namespace other distributions' parts stay what they are.
     """
     root, site, commit = checkout
-    sources, files, names = LAYOUTS[layout]
-    distribution(root, "mine-dist", sources, *files)
+    for folder, (sources, files, name) in LAYOUTS.items():
+        distribution(root / folder, f"{name.replace('.', '-')}-dist", sources, *files)
     commit()
-    origins = {"checkout": root, "wheel": root / "dist" / "x.whl", "index": ""}
-    installed(site, "mine_dist", origins[origin], *files)
-    installed(site, "other", "", "acme/other.py")
-    others = ["acme.other"] if layout == "namespace" else []
-    assert imported([*names, *others]) == [
-        [told, *["installed"] * len(others)] for told in ("1", "2")
+    installed(site, "of_src_dist", root, *LAYOUTS[""][1])
+    installed(site, "of_flat_dist", root / "dist" / "x.whl", *LAYOUTS["flat"][1])
+    installed(site, "renamed", "", *LAYOUTS["module"][1])  # from an index: nobody knows
+    installed(site, "acme_mine_dist", root / "lib" / "ns", *LAYOUTS["lib/ns"][1])
+    installed(site, "other", "", "acme/other.py", "third.py")
+    distribution(root / "tests" / "data", "third", ".", "third.py")  # is a fixture
+    assert projects.find(root).folders == tuple(sorted(LAYOUTS))
+    names = [name for _, _, name in LAYOUTS.values()]
+    assert imported([*names, "acme.other", "third"]) == [
+        [told] * 4 + ["installed"] * 2 for told in ("1", "2")
     ]
-    assert git(root, "status", "--porcelain").count("??") == 0
+    assert git(root, "status", "--porcelain").count("??") == 1  # that fixture
     assert list(root.parent.glob(f"{worktrees.PREFIX}*")) == []
-
-
-def test_two_distributions_of_a_checkout_are_both_each_side_s(checkout):
-    """Also the one whose name nobody knows, by what it has."""
-    root, site, commit = checkout
-    distribution(root / "a", "first", "src", "one/__init__.py")
-    distribution(root / "b", "second", ".", "two/__init__.py")
-    commit()
-    installed(site, "first", root / "a", "one/__init__.py")
-    installed(site, "renamed", "", "two/__init__.py")
-    distribution(root / "tests" / "data", "other", ".", "other.py")  # is a fixture
-    installed(site, "other", "", "other.py")
-    assert projects.find(root).folders == ("a", "b")
-    assert imported(["one", "two"]) == [["1", "1"], ["2", "2"]]
 
 
 @pytest.mark.parametrize("how", ["path", "finder", "foreign finder", "not at all"])
