@@ -91,7 +91,7 @@ HOSTILE = {
     "import posix; posix._exit(0)": "could not be imported: SystemExit: os._exit(0) ends the",
     "raise SystemExit(0)": "could not be imported: SystemExit: 0",
     "import ctypes; ctypes.string_at(0)": "died of SIGSEGV before it named",
-    "while True: pass": "not done within 4 s and was ended. Look for a loop",
+    "while True: pass": "not done within 1 s and was ended. Look for a loop",
     "import os; [os.write(n, b'{}' * 99) for n in (1, 2)]; os._exit(0)": "ends",
     "import nosuchmodule": "No module named 'nosuchmodule'",
 }
@@ -103,7 +103,7 @@ def test_a_suite_that_ends_what_imports_it_is_no_pass(shop, text):
     """It ends a process of its own, and no older verdict stands for this gate."""
     document.keep(LAST, shop / ".steelyard")
     (shop / "suites" / "hostile.py").write_text(f"{text}\n# steelyard")
-    result = gate("HEAD", "--timeout", "4" if "while" in text else "60")
+    result = gate("HEAD", "--timeout", "1" if "while" in text else "60")
     assert result.exit_code == USAGE, result.output
     assert HOSTILE[text] in " ".join(result.stdout.split())
     assert HOSTILE[text] in str(kept(shop).problem)

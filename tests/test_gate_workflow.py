@@ -62,10 +62,9 @@ def workflow():
     return found | {"on": found.get("on", found.get(True))}
 
 
-@pytest.fixture
-def project(tmp_path):
-    """Return a repository with our scripts, a suite, and a change that triples work."""
-    home = tmp_path / "project"
+def made(folder):
+    """Make a repository with our scripts, a suite, and a change that triples work."""
+    home = folder / "project"
     (home / "ci").mkdir(parents=True)
     shutil.copy(ROOT / "ci" / "kernels.lock", home / "ci")
     (home / ".venv" / "bin").mkdir(parents=True)
@@ -84,6 +83,21 @@ def project(tmp_path):
     (home / "work.py").write_text(WORK.replace("STEPS = 1", "STEPS = 3"))
     git(home, "commit", "-am", "three times the work")
     return home
+
+
+@pytest.fixture
+def project(tmp_path):
+    """Return such a repository."""
+    return made(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def static(tmp_path_factory):
+    """Run the static lane for a fork that launches more; return the repository and job."""
+    project = made(tmp_path_factory.mktemp("static"))
+    changed = project / "ci" / "kernels.lock"
+    changed.write_text(changed.read_text().replace("1 launch", "2 launches"))
+    return project, run_job(project, "static", fork=True)
 
 
 def run_job(project, job, *, fork=False, **environment):
@@ -177,9 +191,9 @@ class TestRun:
         assert "block" not in done.said
         assert not (project / "gate" / "measured" / "gate.json").exists()
 
-    def test_a_forks_code_is_compared_statically(self, project):
+    def test_a_forks_code_is_compared_statically(self, static):
         """That lane runs on a machine of GitHub's, and none of its kernels."""
-        done = run_job(project, "static", fork=True)
+        project, done = static
         assert "this is a fork's code" not in done.said
         assert done.summary.startswith(gate_markdown.MARKER)
         assert (project / "gate" / "static" / "junit.xml").exists()
@@ -334,18 +348,14 @@ def unpacked(folder, project, lane):
 
 
 @pytest.mark.skipif(not STEELYARD.exists(), reason="steelyard is not installed here")
-def test_a_pull_requests_comment_is_written_once_and_then_replaced(project, tmp_path):
+def test_a_pull_requests_comment_is_written_once_and_then_replaced(static, tmp_path):
     """By the workflow's own steps, from the gate to the API; 120 others are there."""
-    changed = project / "ci" / "kernels.lock"
-    entries = changed.read_text().replace("1 launch", "2 launches")
-    changed.write_text(entries)
     quoted = comment(5, "somebody", f"{gate_markdown.MARKER} is how it begins")
     others = [comment(n, "somebody", "fine") for n in range(10, 130)]
     answer = comment(6, BOT, f"Deployed. {gate_markdown.MARKER}")
     work = tmp_path / "work"
     with GitHub(quoted, answer, *others) as api:
-        run_job(project, "static")
-        unpacked(work, project, "static")
+        unpacked(work, static[0], "static")
         done = say(work, api)
         assert done.returncode == 0, done.stderr
         (_, first) = api.bodies
