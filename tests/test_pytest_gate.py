@@ -118,12 +118,15 @@ def test_a_case_ends_its_own_test_so_that_junit_sees_it(project):
     """The failure is the explanation, without a traceback; each mode is its own test.
 
     What is no pass of the gate's is none here either; what this machine cannot tell at
-    any price is skipped.
+    any price is skipped. A case that vanished has no test any more: the gate's own fails.
     """
     suite = project / "suites" / "tiny.py"
     suite.write_text(SUITE.replace("[1, 2]", "range(1, 10)"))
-    done = gate(project, *(found for found, _ in ENDINGS))
+    gone = case("gone", None, mode="", note="vanished: only the base has this case")
+    done = gate(project, *(found for found, _ in ENDINGS), gone)
     assert done.code == 1
+    own = done.cases["steelyard-gate[main]"]["failure"]
+    assert "vanished: only the base" in own.text
     for found, ends in ENDINGS:
         name = f"other[{found.mode}]" if found.case == "other" else found.case
         assert set(done.cases[name]) == ({ends} if ends else set()), name
@@ -131,17 +134,6 @@ def test_a_case_ends_its_own_test_so_that_junit_sees_it(project):
     assert "move[n=1] kernel/warm: regression; 10.00 % slower" in said
     assert "1. 3 more registers" in said
     assert "pytest_gate.py" not in done.text
-
-
-def test_what_belongs_to_no_case_fails_a_test_of_its_own(project):
-    """A case that vanished has no test any more."""
-    gone = case("gone", None, mode="", note="vanished: only the base has this case")
-    done = gate(project, *FINE, gone)
-    assert done.code == 1
-    assert (
-        "vanished: only the base" in done.cases["steelyard-gate[main]"]["failure"].text
-    )
-    assert "1 failed, 4 passed" in done.text
 
 
 def test_without_a_verdict_every_test_fails(project):
