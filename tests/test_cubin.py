@@ -162,7 +162,7 @@ def test_a_damaged_cubin_is_read_or_refused(position, damage):
     assert all(it.code_bytes % 16 == 0 for it in found.values())
 
 
-@pytest.mark.parametrize("value", [0, 1, 2, 127, 255])
+@pytest.mark.parametrize("value", [0, 1, 255])
 def test_any_byte_of_the_tables_may_be_wrong(value):
     """Headers and attributes too are read or refused, whatever they point to."""
     whole = nvrtc.compile(EMPTY, ARCH).cubin
