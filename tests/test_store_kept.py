@@ -102,24 +102,32 @@ def test_a_store_of_the_first_version_is_read_and_brought_up_to_date(
     assert version == (3 if writable else 1,)
 
 
+LOSSES = [
+    ("DELETE FROM trial WHERE id = 2", "2 trials, where 3 were stored"),
+    ("DELETE FROM run WHERE tags LIKE '%one%'", "1 runs where 2 were stored"),
+    ("UPDATE trial SET document = replace(document, '8192', '8193')", "digest"),
+]
+DAMAGES = [
+    *LOSSES,
+    ("UPDATE trial SET \"case\" = 'copy[n=9]' WHERE id = 2", "digest"),
+    ("UPDATE trial SET error = 7 WHERE id = 1", "digest"),
+    ("UPDATE trial SET samples = 'text'", "digest"),
+    ("UPDATE run SET state = 'failed' WHERE tags LIKE '%two%'", "digest"),
+    ("UPDATE run SET machine = '{'", "digest"),
+    ("INSERT INTO steelyard_schema VALUES (1, 'x', 1, 1)", "says 2 times"),
+    ("UPDATE steelyard_schema SET version = 0", "schema 0"),
+]
+OTHERS = ("history", "compare @-2 @-1", "export")
+"""Commands that read a store as `show` does, which is held to all."""
+
+
 @pytest.mark.parametrize(
-    ("statement", "says"),
-    [
-        ("DELETE FROM trial WHERE id = 2", "2 trials, where 3 were stored"),
-        ("DELETE FROM run WHERE tags LIKE '%one%'", "1 runs where 2 were stored"),
-        ("UPDATE trial SET \"case\" = 'copy[n=9]' WHERE id = 2", "digest"),
-        ("UPDATE trial SET document = replace(document, '8192', '8193')", "digest"),
-        ("UPDATE trial SET error = 7 WHERE id = 1", "digest"),
-        ("UPDATE trial SET samples = 'text'", "digest"),
-        ("UPDATE run SET state = 'failed' WHERE tags LIKE '%two%'", "digest"),
-        ("UPDATE run SET machine = '{'", "digest"),
-        ("INSERT INTO steelyard_schema VALUES (1, 'x', 1, 1)", "says 2 times"),
-        ("UPDATE steelyard_schema SET version = 0", "schema 0"),
-    ],
+    ("command", "statement", "says"),
+    [("show", *one) for one in DAMAGES]
+    + [(name, *one) for name in OTHERS for one in LOSSES],
 )
-@pytest.mark.parametrize("command", ["show", "history", "compare @-2 @-1", "export"])
 def test_what_was_damaged_is_never_shown_for_what_was_stored(
-    path, statement, says, command
+    path, command, statement, says
 ):
     """Lost rows, other values, labels and types: each is one sentence."""
     change(path, "PRAGMA foreign_keys = OFF", statement)
