@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 import random
 from pathlib import Path
 
@@ -253,7 +254,7 @@ def repository(tmp_path, monkeypatch):
     """Make a repository of four commits, whose last takes five times as long."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("STEELYARD_LOCK", str(tmp_path / ".git" / "lock"))
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "bench_work.py").write_text(SUITE)

@@ -1,5 +1,6 @@
 import json
 import math
+import os
 import random
 from collections import Counter
 from dataclasses import replace
@@ -49,7 +50,7 @@ def work(x, out):
 def shop(project, monkeypatch):
     """Give a project whose kernel and suite are written anew by the test."""
     monkeypatch.setenv("STEELYARD_LOCK", str(project.parent / "lock"))
-    monkeypatch.setenv("PYTHONPATH", str(project / "src"))
+    monkeypatch.setenv("PYTHONPATH", str(project / "src"), prepend=os.pathsep)
     write(project, turns=10)
     git(project, "add", ".")
     git(project, "commit", "-q", "-m", "second")

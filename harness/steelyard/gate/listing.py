@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from steelyard.declare import discovery, mode
+from steelyard.declare import mode
 from steelyard.declare.benchmark import (
     Case,
     Described,
@@ -28,7 +27,6 @@ from steelyard.gate.sides import Side
 from steelyard.machine import children
 from steelyard.machine.printable import printable
 from steelyard.process import scratch
-from steelyard.process.origins import Origins
 from steelyard.process.runner import STANDARD_ERROR, ending
 
 
@@ -82,7 +80,7 @@ def of(
     """
     with scratch.folder() as folder:
         answer = Path(folder) / "answer.json"
-        line = [side.python, "-P", "-m", "steelyard.gate.listing", str(answer)]
+        line = [side.python, "-P", "-m", "steelyard.process.naming", str(answer)]
         line.append(json.dumps([list(places), pattern, list(overrides)]))
         here = Path.cwd() if Path.cwd().is_relative_to(side.root) else side.root
         code = _run(line, side.variables(), here, seconds)
@@ -163,56 +161,3 @@ def _place(side: Side, place: str) -> str | None:
         return place
     own = side.path_of(path)
     return str(own) if own.exists() else None
-
-
-def main(answer: str, asked: str) -> None:
-    """Write what suites have to a file; it is there only when it is complete."""
-    place = Path(answer)
-    write, rename, dump = Path.write_text, Path.replace, json.dumps
-    origins = Origins.stated()
-    sys.path.append(str(Path.cwd()))
-    found: Mapping[str, Any]
-    try:
-        found = _found(*json.loads(asked))
-        if refusal := origins.refusal():
-            found = {"error": refusal, "unjudged": True}
-    except SteelyardError as error:
-        unjudged = isinstance(error, UnjudgedError)
-        found = {"error": str(error), "unjudged": unjudged}
-    aside = place.with_suffix(".new")
-    write(aside, dump(found), encoding="utf-8")
-    rename(aside, place)
-
-
-def _found(
-    places: Sequence[str], pattern: str | None, overrides: Sequence[str]
-) -> dict[str, Any]:
-    benchmarks = discovery.discover(places)
-    cases = discovery.choose(benchmarks, pattern, overrides)
-    return {
-        "cases": [_facts(case) for case in cases],
-        "every": [case.id for one in benchmarks for case in one.cases()],
-        "files": sorted({str(one.path) for one in benchmarks}),
-    }
-
-
-def _facts(case: Case) -> dict[str, Any]:
-    problem = device = ""
-    try:
-        device = case.device()
-    except BenchmarkError as error:
-        problem = str(error)
-    return {
-        "id": case.id,
-        "axes": dict(case.axes),
-        "modes": list(map(str, case.modes())),
-        "device": device,
-        "problem": problem,
-        "name": case.benchmark.name,
-        "path": str(case.benchmark.path),
-        "line": case.benchmark.line,
-    }
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
