@@ -1,6 +1,9 @@
 """A package adds a command, a format, a clock, a doubt and a tool's results: a file each."""
 
+import os
+import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 import shell
@@ -103,29 +106,44 @@ def packaged(tmp_path):
     )
     (about / "entry_points.txt").write_text(ENTRY_POINTS)
     (tmp_path / "suite.py").write_text(SUITE)
-    places = {"PYTHONPATH": str(site), "STEELYARD_LOCK": str(tmp_path / "lock")}
+    here = str(Path(__file__).parent)
+    path = os.pathsep.join([str(site), here, *sys.path])
+    places = {"PYTHONPATH": path, "STEELYARD_LOCK": str(tmp_path / "lock")}
 
-    def run(*words, python=False):
-        start = shell.python if python else shell.steelyard
-        return start(*words, folder=tmp_path, **places)
+    def run(*lines, before=""):
+        done = shell.python(
+            *("-c", before + SEVERAL, *lines), folder=tmp_path, check=True, **places
+        )
+        return done.stdout.split(END)
 
     return run
 
 
+END = "(the end of a command)\n"
+SEVERAL = f"""
+import shlex, sys, shell
+for line in sys.argv[1:]:
+    print(shell.command(*shlex.split(line), code=None).output, end={END!r})
+"""
+"""Runs command lines one after the other; what each prints ends with that line."""
+
+
 def test_a_package_adds_a_command(packaged):
     """Help has the first line of its file."""
-    assert "greet     Greet whoever asks." in packaged("--help").stdout
-    assert packaged("greet").stdout == "hello from a package\n"
+    shown, said, _ = packaged("--help", "greet")
+    assert "greet     Greet whoever asks." in shown
+    assert said == "hello from a package\n"
 
 
 def test_a_package_adds_results_of_a_tool_and_a_format(packaged, tmp_path):
     """They are recognised and imported like others; it is one of what it can write."""
     (tmp_path / "t.json").write_text('{"strokes": {"five": 5.0}}')
-    done = packaged("import", "t.json")
-    assert " of tally: 1 trials added" in done.stdout, done.stderr
-    assert "5.000 s" in packaged("show").stdout
-    assert packaged("show", "--format", "shout").stdout == "1 ROWS!\n"
-    assert "'shout' is not one of" in packaged("verdict", "--format", "shout").stderr
+    lines = ["show", "show --format shout", "verdict --format shout"]
+    added, shown, shouted, refused, _ = packaged("import t.json", *lines)
+    assert " of tally: 1 trials added" in added
+    assert "5.000 s" in shown
+    assert shouted == "1 ROWS!\n"
+    assert "'shout' is not one of" in refused
 
 
 def test_a_package_adds_a_clock(packaged):
@@ -135,20 +153,21 @@ def test_a_package_adds_a_clock(packaged):
         "(clock,) = gpu.clocks(None, 'sundial')\n"
         "print(clock.facts.id, clock.facts.pulsed, gpu.names())\n"
     )
-    done = packaged("-c", code, python=True)
+    lines = [
+        f"run suite.py --clock {name} --dry-run" for name in ("moondial", "sundial")
+    ]
+    refused, accepted, _ = packaged(*lines, before=code)
     names = "('cupti', 'events', 'globaltimer', 'graph', 'sundial')"
-    assert done.stdout == f"sundial True {names}\n", done.stderr
-    assert packaged("run", "--clock", "moondial", "--dry-run").returncode != 0
-    accepted = packaged("run", "suite.py", "--clock", "sundial", "--dry-run")
-    assert accepted.returncode == 0, accepted.stderr
-    assert "--clock sundial is not used" in accepted.stderr
+    said, _, refused = refused.partition("\n")
+    assert said == f"sundial True {names}"
+    assert "there is no clock moondial" in refused
+    assert "--clock sundial is not used" in accepted
 
 
 def test_a_package_adds_a_doubt(packaged, tmp_path):
     """Trials raise it, and open where nobody knows what it means."""
-    done = packaged("run", "suite.py", "--blocks", "1", "--budget", "0.2")
-    assert "shade: nobody can read a sundial in it" in done.stdout, done.stderr
-    policy = "from steelyard.gate import policy; print('shade' in policy.acting())"
-    assert packaged("-c", policy, python=True).stdout == "True\n"
+    policy = "from steelyard.gate import policy\nassert 'shade' in policy.acting()\n"
+    said, _ = packaged("run suite.py --blocks 1 --budget 0.2", before=policy)
+    assert "shade: nobody can read a sundial in it" in said
     alone = shell.steelyard("show", folder=tmp_path)
     assert "shade: not known to this steelyard" in alone.stdout, alone.stderr
