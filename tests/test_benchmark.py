@@ -4,7 +4,7 @@ from importlib.machinery import ModuleSpec
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard import Axis, BenchmarkError, SteelyardError, axis, benchmark
@@ -98,6 +98,7 @@ def test_ids_of_odd_strings_stay_one_word():
         assert case.id == name
 
 
+@settings(max_examples=40)
 @given(
     first=st.lists(VALUES, min_size=1, max_size=3, unique_by=text_of),
     second=st.lists(VALUES, min_size=1, max_size=3, unique_by=text_of),

@@ -2,7 +2,7 @@ import math
 from itertools import accumulate, count
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard.clocks.host import HostClock
@@ -27,6 +27,7 @@ class Logged:
         self.log.append("wait")
 
 
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=10), st.integers(1, 1000))
 def test_the_tick_is_the_divisor_of_all_steps(steps, tick):
     """A clock of 10 ns that takes 30 or 40 to read ticks in 10."""
