@@ -327,9 +327,9 @@ def test_a_program_whose_process_ends_elsewhere_is_said_to(tmp_path):
     assert done.returncode == 7
     assert "exit code 7 ended the program: nothing is known of it" in done.stderr
     (tmp_path / "prog.py").write_text("import time\ntime.sleep(60)\n")
-    done = attach(tmp_path, "--timeout", "3", "--", "python", "prog.py")
+    done = attach(tmp_path, "--timeout", "1", "--", "python", "prog.py")
     assert done.returncode == 4
-    assert "was not done within 3 s" in done.stderr
+    assert "was not done within 1 s" in done.stderr
 
 
 def test_a_capture_says_why_there_is_none(folder, tmp_path):

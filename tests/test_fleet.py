@@ -223,8 +223,8 @@ def test_leases_of_a_machine_and_of_its_parts_never_overlap(url):
 class Machines:
     """An engine whose work is a script: words by job, in turn."""
 
-    def __init__(self, book, name, script):
-        self.book, self.name, self.script = book, name, script
+    def __init__(self, book, name, script, lost=lambda: None):
+        self.book, self.name, self.script, self.lost = book, name, script, lost
         self.under_way = deque()
         self.stopped = False
         self.log = []
@@ -252,6 +252,8 @@ class Machines:
         if word == "interrupt":
             self.under_way.appendleft((handle, claim, "done"))
             raise KeyboardInterrupt
+        if word in {"lost", jobs.GONE}:
+            self.lost()
         if word in {"done", "failed"}:
             self.book.end(claim, 0 if word == "done" else 2, word, fine=word == "done")
         return [(handle, word)]
@@ -263,20 +265,23 @@ class Machines:
             self.book.release(claim)
 
 
-def driven(url, script, count=4):
-    """Drive a campaign with a script; return its engine, jobs and what was said."""
-    book, said = Record(opened(url), lease=0.5), []
+def driven(url, script, later, count=4):
+    """Drive a campaign with a script; return its engine, jobs and what was said.
+
+    The lease of what is lost is over at once.
+    """
+    book, said = Record(opened(url), lease=600), []
     name = book.add(jobs.planned([f"c{n}" for n in range(count)], ["s"], ["any"], 1))
-    engine = Machines(book, name, script)
-    found = Campaign(name, book, engine, said.append).run(0.5)
+    engine = Machines(book, name, script, lost=lambda: later(601))
+    found = Campaign(name, book, engine, said.append).run(0)
     book.close()
     return engine, found, said
 
 
-def test_what_failed_is_tried_once_more_and_what_was_lost_after_its_lease(url):
+def test_what_failed_is_tried_once_more_and_what_was_lost_after_its_lease(url, later):
     """Every job ends; the one that failed twice is reported with its log."""
     script = {0: ["failed"], 1: ["failed", "failed"], 2: [jobs.GONE, "lost"]}
-    engine, found, _ = driven(url, script)
+    engine, found, _ = driven(url, script, later)
     states = [one.state for one in found]
     assert states == [State.DONE, State.FAILED, State.DONE, State.DONE]
     assert found[2].losses == 1
@@ -288,11 +293,11 @@ def test_what_failed_is_tried_once_more_and_what_was_lost_after_its_lease(url):
     assert sorted(done) == [0, 0, 1, 1, 2, 2, 2, 3]
 
 
-def test_a_job_that_loses_every_machine_is_given_up(url, monkeypatch):
+def test_a_job_that_loses_every_machine_is_given_up(url, monkeypatch, later):
     """It may be the job's doing; that a driver or a database was away is not."""
     monkeypatch.setattr(record, "MOST_LOST", 2)
     script = {0: ["lost"] * 3 + [jobs.GONE] * 9}
-    _, found, _ = driven(url, script, count=1)
+    _, found, _ = driven(url, script, later, count=1)
     assert found[0].state == State.FAILED
     assert "lost 2 times" in found[0].log
 
@@ -440,7 +445,7 @@ def test_what_nobody_was_told_of_is_not_done(repository, tmp_path, monkeypatch):
     """The database is away when the child ends; the lease is not renewed for ever."""
     url = str(tmp_path / "store.db")
     order, book = order_of(url, repository, commits(repository)[0])
-    order = replace(order, lease=3.0)
+    order = replace(order, lease=1.0)
     done = agent.Record.end
 
     def away(*words, **named):
@@ -503,7 +508,7 @@ def test_a_database_that_is_away_meanwhile_loses_nothing(
 
     def interrupted(line, variables, folder, log, held):
         server.stop()
-        thread = threading.Timer(4, server.start)
+        thread = threading.Timer(2, server.start)
         thread.start()
         away.append(thread)
         return run(line, variables, folder, log, held)
