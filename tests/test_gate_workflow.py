@@ -93,10 +93,8 @@ def project(tmp_path):
 
 @pytest.fixture(scope="module")
 def static(tmp_path_factory):
-    """Run the static lane for a fork that launches more; return the repository and job."""
+    """Run the static lane for a fork; return the repository and job."""
     project = made(tmp_path_factory.mktemp("static"))
-    changed = project / "ci" / "kernels.lock"
-    changed.write_text(changed.read_text().replace("1 launch", "2 launches"))
     return project, run_job(project, "static", fork=True)
 
 
@@ -113,7 +111,9 @@ def run_job(project, job, *, fork=False, **environment):
     variables = {
         **os.environ,
         "STEELYARD_LOCK": str(place / "lock"),
-        "PYTHONPATH": str(project),
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(project), os.environ.get("PYTHONPATH")])
+        ),
         "GITHUB_EVENT_PATH": str(place / "event.json"),
         "GITHUB_REPOSITORY": "us/project",
         "GITHUB_OUTPUT": str(place / "outputs"),
@@ -197,6 +197,17 @@ class TestRun:
         assert "this is a fork's code" not in done.said
         assert done.summary.startswith(gate_markdown.MARKER)
         assert (project / "gate" / "static" / "junit.xml").exists()
+
+    def test_the_lock_file_is_of_these_sources(self, static):
+        """After a wanted change of code: `steelyard lock`, and read the difference."""
+        pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
+        found = document.read(static[0] / "gate" / "static" / "gate.json")
+        if found.problem is not None and "install that one" in str(found.problem):
+            pytest.skip(str(found.problem))
+        assert found.problem is None
+        assert found.findings
+        assert found.static == ()
+        assert [one.note for one in found.findings if one.verdict is None] == []
 
     def test_a_baseline_that_is_no_commit_ends_with_4_and_says_so(self, project):
         """An annotation, a summary, and no verdict of an older run."""
