@@ -335,23 +335,6 @@ def test_commands_without_paths_say_which_suites_they_take(desk):
         assert "built-in" in shell.command(*words, "--help", code=None).output
 
 
-def test_ratios_are_written_for_other_programs(desk):
-    """To a file, or alone to stdout."""
-    steelyard("run", "--tag", "old")
-    steelyard("run")
-    document = json.loads(steelyard("compare", "old", "--format", "json"))
-    assert document == json.loads(steelyard("compare", "old", "--json", "-"))
-    assert {"ratio", "low", "high"} < document["rows"][0].keys()
-    assert "ratio" in steelyard("compare", "old", "--json", "ratios.json")
-    assert json.loads((desk / "ratios.json").read_text()) == document
-    count = len(document["rows"])
-    lines = steelyard("compare", "old", "--format", "csv").splitlines()
-    assert len(lines) == 1 + count
-    assert "gone/x.json cannot be written" in error(
-        "compare", "old", "--json", "gone/x.json"
-    )
-
-
 def test_a_file_of_one_value_is_refused_before_anything_is_measured(desk):
     """Equal numbers, or none that is one; the advice is for a command line."""
     for name, value in [("zeros", 0), ("nans", np.nan)]:
@@ -408,21 +391,14 @@ def test_one_case_is_shown_with_everything_and_reproduced():
     assert "no case 'mov3'" in error("show", "@-1", "mov3")
     assert "nearest is move" in error("show", "@-1", "moves")
     assert "no run of store" in error("show", "unknown")
+    for shape in ("json", "csv", "markdown"):  # for other programs: one case as well
+        text = steelyard("show", "--format", shape)
+        assert "move" in text
+        assert len(steelyard("show", "@-1", "n=8,", "--format", shape)) < len(text)
 
 
-@pytest.mark.parametrize("shape", ["json", "csv", "markdown"])
-@pytest.mark.usefixtures("desk")
-def test_a_stored_run_is_written_for_other_programs(shape):
-    """One case of it as well."""
-    steelyard("run")
-    text = steelyard("show", "--format", shape)
-    assert "move" in text
-    assert len(steelyard("show", "@-1", "n=8,", "--format", shape)) < len(text)
-
-
-@pytest.mark.usefixtures("desk")
-def test_two_runs_are_compared_with_what_differs_first():
-    """Runs are named by tag and by @-1."""
+def test_two_runs_are_compared_with_what_differs_first(desk):
+    """Runs are named by tag and by @-1; for other programs to a file, or alone to stdout."""
     steelyard("run", "--tag", "old")
     steelyard("run", "--seed", "1")
     text = steelyard("compare", "old", "@-1")
@@ -431,6 +407,15 @@ def test_two_runs_are_compared_with_what_differs_first():
     assert "4 of 4 rows compare" in text
     assert "neither run has" in error("compare", "old", "-k", "zzz")
     assert "no run of store" in error("compare", "older")
+    document = json.loads(steelyard("compare", "old", "--format", "json"))
+    assert document == json.loads(steelyard("compare", "old", "--json", "-"))
+    assert {"ratio", "low", "high"} < document["rows"][0].keys()
+    assert "ratio" in steelyard("compare", "old", "--json", "ratios.json")
+    assert json.loads((desk / "ratios.json").read_text()) == document
+    lines = steelyard("compare", "old", "--format", "csv").splitlines()
+    assert len(lines) == 1 + len(document["rows"])
+    said = error("compare", "old", "--json", "gone/x.json")
+    assert "gone/x.json cannot be written" in said
 
 
 def test_the_compilers_of_two_runs_are_named_before_all_else(desk):
