@@ -76,7 +76,7 @@ def test_a_case_that_allocates_takes_the_same_alone_and_after_another():
 
     Its 19 MB are 4,700 pages, of which the last launch touched none for the first time.
     """
-    how = ("--mode", "kernel/warm", "--blocks", "1", "--seed", "0")
+    how = ("--mode", "kernel/warm", "--blocks", "1", "--no-check")
     for words in ((), ("-k", "temporaries")):
         measured("suite.py", *how, *words)
         assert int(Path("faults").read_text()) < 100
@@ -114,7 +114,7 @@ def program(*arguments, folder, extra="", environment=None):
 def test_a_run_may_have_no_streams(desk, closed):
     """The store had the number of standard error, and what was printed was in it."""
     (desk / "quick.py").write_text(QUICK)
-    how = ("run", "quick.py", "--blocks", "1", "--mode", "kernel/warm")
+    how = ("run", "quick.py", "--blocks", "1", "--mode", "kernel/warm", "--no-check")
     assert program(*how, folder=desk, extra=closed).returncode == 0
     assert json.loads(command("show", "--format", "json"))["trials"]
 

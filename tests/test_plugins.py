@@ -167,7 +167,7 @@ def test_a_package_adds_a_clock(packaged):
 def test_a_package_adds_a_doubt(packaged, tmp_path):
     """Trials raise it, and open where nobody knows what it means."""
     policy = "from steelyard.gate import policy\nassert 'shade' in policy.acting()\n"
-    said, _ = packaged("run suite.py --blocks 1 --budget 0.2", before=policy)
+    said, _ = packaged("run suite.py --blocks 1 --budget 0.2 --no-check", before=policy)
     assert "shade: nobody can read a sundial in it" in said
     alone = shell.steelyard("show", folder=tmp_path)
     assert "shade: not known to this steelyard" in alone.stdout, alone.stderr

@@ -153,7 +153,7 @@ def terminate(server, url):
 
 def test_a_dropped_connection_loses_no_trial_of_a_run(server, url, desk):
     """It is made again, after a restart too, and the run goes through to its end."""
-    process = start("run", "small.py", "--blocks", "5", "--store", url)
+    process = start("run", "small.py", "--no-check", "--blocks", "5", "--store", url)
     with Store.open(url) as store:
         until(store, 2)
         terminate(server, url)
@@ -231,7 +231,7 @@ def test_a_server_that_does_not_answer_is_given_up(server, url, monkeypatch):
 
 def test_ctrl_c_ends_a_run_whose_server_is_frozen(server, url, desk):
     """After the seconds that are left to it then, while the server is not well yet."""
-    process = start("run", "small.py", "--blocks", "200", "--store", url)
+    process = start("run", "small.py", "--no-check", "--blocks", "200", "--store", url)
     with Store.open(url) as store:
         until(store, 1)
     with server.frozen():
@@ -256,7 +256,7 @@ def test_secrets_are_nowhere(server, url, desk, monkeypatch):
         url.replace(f":{postgresql.PASSWORD}@", "@") + "?password=correct%20horse"
     )
     said = ""
-    how = ("run", "small.py", "--blocks", "1", "-k", "64")
+    how = ("run", "small.py", "--no-check", "--blocks", "1", "-k", "64")
     for words in (["--store", url], [f"--store={parameter}"]):
         monkeypatch.setattr(sys, "argv", ["/bin/steelyard", *how, *words])
         said += shell.command(*how, *words).output

@@ -28,6 +28,9 @@ from steelyard_device.errors import DeviceError
 QUICK = Settings(precision=0.5, timeout=600)
 """Half the value either way, so that the first look at the interval settles it."""
 
+QUICKEST = replace(QUICK, audit=False)
+"""The same without launches that look for what no test here is about."""
+
 LATENCY = [parse("latency/warm")]
 
 FINE = None
@@ -153,9 +156,9 @@ def test_a_case_that_hangs_is_ended_and_the_next_is_measured():
     """Its worker, which has started by then, is replaced after the timeout."""
     spins, good = (plan(cases(how), LATENCY, 1, 0) for how in ("spins", "good"))
     with runner.Workers() as workers:
-        workers.measure(*good, QUICK)
-        hung = workers.measure(*spins, replace(QUICK, timeout=0.5))
-        fine = workers.measure(*good, QUICK)
+        workers.measure(*good, QUICKEST)
+        hung = workers.measure(*spins, replace(QUICKEST, timeout=0.5))
+        fine = workers.measure(*good, QUICKEST)
     assert "no answer within 0.5 s; the worker was ended" in hung.error
     assert fine.error is None
 
@@ -164,7 +167,7 @@ def test_a_case_that_failed_is_left_out_of_later_blocks():
     """It is told of once; the others have all their blocks, each with its own worker."""
     turns = plan(cases("good", "raises"), LATENCY, 2, seed=1)
     begun = []
-    told = run(turns, on_turn=begun.append)
+    told = run(turns, QUICKEST, begun.append)
     assert [t.position for t in begun] == [t.position for t in told]
     failed = [t for t in told if t.error]
     good = [t for t in told if not t.error]
@@ -221,7 +224,7 @@ def test_a_worker_that_died_between_turns_is_not_the_next_cases_fault():
         assert gone(trial.worker)
 
     turns = plan(cases("good"), [parse("latency/warm/8"), *LATENCY], 1, 0)
-    runner.run(turns, QUICK, kill, lambda _: None)
+    runner.run(turns, QUICKEST, kill, lambda _: None)
     assert [trial.error for trial in told] == [None, None]
 
 
@@ -243,7 +246,7 @@ def test_a_worker_that_lost_its_gpu_is_replaced(monkeypatch):
 
     monkeypatch.setattr(wire.Pipe, "receive", lost)
     turns = plan(cases("good"), [parse("latency/warm/8"), *LATENCY], 1, 0)
-    told = run(turns)
+    told = run(turns, QUICKEST)
     assert [trial.error for trial in told] == [None, None]
     assert len({trial.worker for trial in told}) == 2
     assert all(gone(trial.worker) for trial in told)
@@ -306,7 +309,7 @@ def test_a_file_that_only_the_worker_cannot_import_is_named(tmp_path):
         turns += plan(select(discovery.discover([str(path)])), LATENCY, 1, 0)
         path.write_text(text)
     sys.path.remove(str(tmp_path))
-    told = run([*turns, *plan(cases("good"), LATENCY, 1, 0)])
+    told = run([*turns, *plan(cases("good"), LATENCY, 1, 0)], QUICKEST)
     assert [trial.error is None for trial in told] == [False] * 4 + [True]
     said = ["RuntimeError: only in a worker"] * 2
     said += ["has no benchmark empty any more"] * 2
