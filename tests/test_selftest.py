@@ -407,9 +407,10 @@ def test_workers_plant_what_their_side_asks_for(suite):
     (point,), left = selftest_command.points_of(Request([str(suite)]))
     assert not left
     taken = []
-    test = SelfTest([point], Settings(), Tally())
+    how = Settings(precision=0.5, audit=False)
+    test = SelfTest([point], how, Tally())
     with selftest.injected(test.sides, {"delay": 5000}) as sides:
-        blocks = Blocks(*sides, Settings(), lambda *one: taken.append(one))
+        blocks = Blocks(*sides, how, lambda *one: taken.append(one))
         (_, reading), *_ = blocks.measure(0, [point])
     assert not reading.failed
     facts = {side: trial.facts for side, trial in taken}
