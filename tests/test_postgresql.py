@@ -178,7 +178,7 @@ def test_a_dropped_connection_loses_no_trial_of_a_gate(server, url, desk):
     (desk / "small.py").rename(desk / "suites" / "small.py")
     for words in (["init"], ["add", "."], ["commit", "-m", "one"]):
         shell.git(desk, *words)
-    process = start("gate", "HEAD", "--budget", "3", "--store", url)
+    process = start("gate", "HEAD", "--budget", "2", "--store", url)
     with Store.open(url) as store:
         until(store, 2)
     terminate(server, url)
