@@ -88,12 +88,15 @@ def test_ids_of_odd_strings_stay_one_word():
 
     -k and a shell take the id as it is printed.
     """
-    odd = family(a=["x,b=1", "x", "p q", "[r]", "(s)", ""], b=axis(0, 1, default=0))
+    texts = ["x,b=1", "x", "p q", "[r]", "(s)", "", "\u202eevil", "\U000e0001"]
+    odd = family(a=texts, b=axis(0, 1, default=0))
     found = ids(odd)
     assert len(set(found)) == len(found)
     assert found[0] == "family[a=x%2cb%3d1]"
+    assert found[-4] == "family[a=%u202eevil]"
     for name in found:
         assert not set(name) & set("\"' ()")
+        assert name.isprintable()
         case = select([odd], name)[0]
         assert case.id == name
 

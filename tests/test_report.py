@@ -163,6 +163,16 @@ def test_a_pipe_has_80_columns_without_blanks_at_their_ends(capsys, monkeypatch)
     assert shown.count("drifting, one-block, unchecked") == 2
 
 
+def test_what_controls_a_terminal_is_as_wide_as_it_is_shown(capsys):
+    """It was escaped once columns had their widths, and what was behind it cut off."""
+    odd = trials.trial("copy[n=1]", axes={"n": "\u202eevil"})
+    for part in tables.page(rows.rows([odd, trials.trial("copy[n=2]")])):
+        tables.console().print(part)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("\\u202eevil   1.020 us") for line in lines)
+    assert len({line.index("1.020 us") for line in lines if "1.020 us" in line}) == 1
+
+
 @pytest.mark.parametrize("width", [40, 80, 100, 160])
 def test_a_narrow_terminal_loses_columns_not_figures(width):
     """Time and interval stay whole at any width that holds them."""

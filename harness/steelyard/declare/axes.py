@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,9 +11,9 @@ from steelyard.errors import SteelyardError
 
 _NONE: Final = object()
 
-_RESERVED: Final = re.compile(r"[\s\[\](),=%'\"\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-"""What has a meaning in a case id, in ``-k``, in a shell or to a terminal, and what no
-store takes; written as ``%2c``."""
+_RESERVED: Final = frozenset(" [](),=%'\"")
+"""What has a meaning in a case id, in ``-k`` or in a shell; written as ``%2c``, as is
+what has one to a terminal, or which no store takes."""
 
 _MANY: Final = 10_000
 """More values of one range than anybody waits for."""
@@ -43,7 +42,14 @@ def text_of(value: Any) -> str:
     """Write an axis's value as it stands in a case id: one word, ``8192x768``."""
     if isinstance(value, tuple):
         return "x".join(map(text_of, value))
-    return _RESERVED.sub(lambda found: f"%{ord(found[0]):02x}", str(value))
+    return "".join(
+        c if c.isprintable() and c not in _RESERVED else _escaped(ord(c))
+        for c in str(value)
+    )
+
+
+def _escaped(code: int) -> str:
+    return f"%{code:02x}" if code < 0x100 else f"%u{code:04x}"
 
 
 def plain(value: Any) -> Any:

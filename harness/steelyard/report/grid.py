@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
+from steelyard.machine.printable import printable
 from steelyard.units import NOTHING
 
 if TYPE_CHECKING:
@@ -45,11 +46,18 @@ class Column(Generic[T]):
     names: bool = False
     """Whether it says which row it is: every part of a table that is split has it."""
 
+    def said(self, row: T) -> Cell:
+        """Return its cell as a terminal shows it, so that its width is known."""
+        cell = self.cell(row)
+        if isinstance(cell, str):
+            return printable(cell, len(cell), keep="\n")
+        return cell
+
     def width(self, rows: Iterable[T]) -> int:
         """Return the columns of a terminal that it takes at least."""
         from rich.cells import cell_len
 
-        cells = [self.title, *(str(self.cell(row)) for row in rows)]
+        cells = [self.title, *(str(self.said(row)) for row in rows)]
         longest = max(cell_len(line) for cell in cells for line in cell.split("\n"))
         return min(longest, READABLE) if self.folds else longest
 
@@ -141,7 +149,7 @@ class Sheet(Generic[T]):
                 overflow="fold",
             )
         for row in self.rows:
-            cells = (column.cell(row) for column in self.columns)
+            cells = (column.said(row) for column in self.columns)
             made.add_row(*(Text(c) if isinstance(c, str) else c for c in cells))
         return made
 
