@@ -113,6 +113,14 @@ def shout(*_):
     sys.stdout.flush()
 
 
+def shout_for_long(*_):
+    """Print 10 MB in each call."""
+    text = "printed by the work\n" * 50_000
+    sys.stderr.write(text)
+    for _ in range(9):
+        sys.stdout.write(text)
+
+
 def thread(*_):
     """Do something elsewhere, which fails there."""
     one = threading.Thread(target=lambda: 1 / 0)
@@ -144,6 +152,7 @@ def interrupt(*_):
 WORK = {
     "good": np.negative,
     "prints": then(shout),
+    "prints 10 MB": then(shout_for_long),
     "warns": then(lambda *_: warnings.warn("odd", stacklevel=1)),
     "threads": then(thread),
     "forks": then(lambda *_: fork(returns=False)),
@@ -157,6 +166,7 @@ WORK = {
     "exits later": later(exit_code, 3),
     "asks for too much": lambda *_, **__: np.empty(1 << 50),
     "interrupts": lambda *_, **__: interrupt(),
+    "raises past exceptions": lambda *_, **__: fail(BaseException("past")),
     "ends the process": lambda *_, **__: os._exit(7),
     "crashes": lambda *_, **__: ctypes.string_at(0),
     "kills itself": later(lambda: os.kill(os.getpid(), signal.SIGKILL)),

@@ -20,6 +20,7 @@ from steelyard.declare.benchmark import select
 from steelyard.declare.mode import parse
 from steelyard.declare.plan import plan
 from steelyard.declare.settings import Settings
+from steelyard.machine import keeper
 from steelyard.process import runner, wire
 from steelyard.process.worker import CaseCache
 from steelyard_device import cuda
@@ -48,7 +49,8 @@ OUTCOMES = {
     "exits": "the work raised SystemExit: 0",
     "exits later": "the work raised SystemExit: 3",
     "asks for too much": "the work raised .*MemoryError: Unable to allocate",
-    "interrupts": "the worker died of SIGINT while measuring it",
+    "interrupts": r"the work raised KeyboardInterrupt \(misbehaving\.py:\d+\)",
+    "raises past exceptions": r"the work raised BaseException: past \(misbe",
     "ends the process": "the worker ended with exit code 7 while measuring it",
     "crashes": "the worker died of SIGSEGV",
     "kills itself": "the worker died of SIGKILL",
@@ -182,6 +184,24 @@ def test_what_the_work_prints_is_no_part_of_standard_output(misbehaved):
     assert out == ""
     assert "printed by the work" in err
     assert "written by the work" in err
+
+
+def test_of_what_the_work_prints_the_beginning_is_shown(capfd):
+    """A terminal or a log of CI took 100 MB of a call that prints."""
+    (trial,) = run(plan(cases("prints 10 MB"), LATENCY, 1, 0))
+    out, err = capfd.readouterr()
+    assert (trial.error, out) == (None, "")
+    assert err.startswith("printed by the work\n" * 1000)
+    assert err.endswith(keeper.LEFT_OUT.decode())
+    assert len(err) == runner.PRINTED + len(keeper.LEFT_OUT)
+
+
+@pytest.mark.parametrize("how", ["interrupts", "raises past exceptions"])
+def test_work_that_raises_past_exceptions_prints_no_traceback(how, capfd):
+    """It is no bug of the worker's, which has a session of its own."""
+    (trial,) = run(plan(cases(how), LATENCY, 1, 0))
+    assert trial.error
+    assert capfd.readouterr().err == ""
 
 
 def test_processes_that_the_work_started_end_with_its_worker(misbehaved):

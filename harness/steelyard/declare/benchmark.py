@@ -334,7 +334,8 @@ def raised(error: BaseException) -> str:
         message = " ".join(str(error)[:BOUND].split())
     except BaseException as other:  # noqa: BLE001 # whatever the user's exception does
         message = f"its text cannot be had: {type(other).__name__}"
-    return printable(f"{type(error).__name__}: {printable(message)}{place}", BOUND)
+    said = f"{type(error).__name__}{message and f': {printable(message)}'}"
+    return printable(said + place, BOUND)
 
 
 def _module(names: Mapping[str, Any]) -> str:

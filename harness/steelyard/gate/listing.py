@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from steelyard.declare import mode
 from steelyard.declare.benchmark import (
@@ -27,7 +27,10 @@ from steelyard.gate.sides import Side
 from steelyard.machine import children
 from steelyard.machine.printable import printable
 from steelyard.process import scratch
-from steelyard.process.runner import STANDARD_ERROR, ending
+from steelyard.process.runner import ending
+
+STANDARD_ERROR: Final = 2
+"""The descriptor: ``sys.stderr`` may have been replaced by something without one."""
 
 
 @dataclass(frozen=True, slots=True)

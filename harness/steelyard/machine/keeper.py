@@ -1,12 +1,14 @@
 """Run a command, and end with it everything that it started.
 
-Run as ``python -I -S keeper.py PARENT COMMAND...`` and ends as the command does. What
-the command leaves behind becomes this process's to end, also in sessions of its own;
-so it does when process PARENT is gone, however that ended, and on SIGTERM.
+Run as ``python -I -S keeper.py PARENT MOST COMMAND...`` and ends as the command does.
+What the command leaves behind becomes this process's to end, also in sessions of its
+own; so it does when process PARENT is gone, however that ended, and on SIGTERM. All that
+they print goes to standard error if MOST is not 0, and no more bytes than that.
 """
 
 from __future__ import annotations
 
+import _thread  # threading takes long to import
 import ctypes
 import os
 import resource
@@ -24,13 +26,19 @@ SECONDS: Final = 5.0
 
 PAUSE: Final = 0.001
 
+LEFT_OUT: Final = b"\nsteelyard: of what the work prints the rest is left out\n"
+
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
-def command(program: Sequence[str]) -> list[str]:
-    """Return the command line that runs a program under a keeper of this process."""
-    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *program]
+def command(program: Sequence[str], most: int = 0) -> list[str]:
+    """Return the command line that runs a program under a keeper of this process.
+
+    ``most`` is how many bytes it may print, to standard error; 0: all, to where it is.
+    """
+    keeper = [sys.executable, "-I", "-S", __file__, str(os.getpid())]
+    return [*keeper, str(most), *program]
 
 
 def end_kept(keeper: subprocess.Popen[Any]) -> None:
@@ -47,7 +55,7 @@ def end_kept(keeper: subprocess.Popen[Any]) -> None:
     keeper.wait()
 
 
-def main(parent: int, program: Sequence[str]) -> None:
+def main(parent: int, most: int, program: Sequence[str]) -> None:
     """Start the program, wait for its end or for SIGTERM, and end as it did."""
     awaited = {signal.SIGCHLD, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
@@ -59,15 +67,35 @@ def main(parent: int, program: Sequence[str]) -> None:
     if os.getppid() != parent:
         return
     keeper = os.getpid()
+    printed, prints = os.pipe()
     child = os.fork()
     if child == 0:
+        for descriptor in (1, 2) if most else ():
+            os.dup2(prints, descriptor)
         _become(program, keeper, libc)
+    os.dup2(printed, 0)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # who reads a pipe sees the child's end
+    done = _thread.allocate_lock()
+    done.acquire()
+    _thread.start_new_thread(_pass_on, (most, done))
     status = None
     while status is None and signal.sigwait(awaited) == signal.SIGCHLD:
         status = _reaped(child)
     _end_all()
+    done.acquire(timeout=SECONDS)
     _end_as(status or 0)
+
+
+def _pass_on(most: int, done: _thread.LockType) -> None:
+    """Copy from standard input to standard error until nobody writes there any more."""
+    while text := os.read(0, 1 << 16):
+        if most >= 0:
+            try:
+                os.write(2, text[:most] + (LEFT_OUT if len(text) > most else b""))
+            except OSError:  # nobody reads it: the work is not to wait for that
+                most = 0
+            most -= len(text)
+    done.release()
 
 
 def _become(program: Sequence[str], keeper: int, libc: ctypes.CDLL) -> None:
@@ -142,4 +170,4 @@ def _end_as(status: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

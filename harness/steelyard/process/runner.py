@@ -30,8 +30,9 @@ GRACE: Final = 0.35
 """Share of a turn's part of the budget that is left for preparing, checking and storing
 around the samples."""
 
-STANDARD_ERROR: Final = 2
-"""The descriptor: ``sys.stderr`` may have been replaced by something without one."""
+PRINTED: Final = 1 << 16
+"""Bytes that are shown of what the work prints in one process. They go where errors go:
+standard output may be a report."""
 
 
 def run(
@@ -302,15 +303,13 @@ class Workers:
             if self._token and self._token.fileno() >= 0:
                 shared = [self._token.fileno()]
                 variables[VARIABLE] = str(shared[0])
-            # A session of its own: Ctrl-C reaches the run, which ends the worker. What
-            # the work prints goes where errors go: standard output may be a report.
+            # A session of its own: Ctrl-C reaches the run, which ends the worker.
             self._process = subprocess.Popen(
-                keeper.command([*command, str(descriptor)]),
+                keeper.command([*command, str(descriptor)], PRINTED),
                 pass_fds=[descriptor, *shared],
                 cwd=self._folder,
                 env=variables,
                 stdin=subprocess.DEVNULL,
-                stdout=STANDARD_ERROR,
                 start_new_session=True,
             )
             theirs.close()

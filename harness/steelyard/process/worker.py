@@ -6,6 +6,7 @@ Run as ``python -m steelyard.process.worker DESCRIPTOR`` by ``runner``.
 from __future__ import annotations
 
 import gc
+import io
 import os
 import socket
 import sys
@@ -334,10 +335,17 @@ def _file(path: Path) -> str:
     return os.path.realpath(path)
 
 
+def _print_at_once() -> None:
+    """Print whole lines as they come: a crash would take them along."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+
+
 def main(descriptor: str) -> None:
     """Answer the requests of the run until it closes its end."""
     os.set_inheritable(int(descriptor), False)
     pipe = wire.Pipe(socket.socket(fileno=int(descriptor)))
+    _print_at_once()
     home = os.getpid()
     origins = Origins.stated()
     # Last, and not first as -m has it: what is installed comes before what lies here.
@@ -359,14 +367,17 @@ def main(descriptor: str) -> None:
             answer = bench.answer(message, settings)
         except SteelyardError as error:
             answer = {"error": str(error)}
+        except BaseException as error:
+            if isinstance(error, Exception):
+                raise  # ours: `FAILURES` are the work's
+            # Nobody else interrupts a worker.
+            answer = {"error": sentence(error), "lost": True}
         # Launches on new data are timed with their answer; the trial before them has
         # imported what they use.
         if message["ask"] != wire.SOLVE and (refusal := origins.refusal()):
             answer = {"refused": refusal}
         if os.getpid() != home:
-            os._exit(
-                1
-            )  # the work forked and let the child return: one answer is enough
+            os._exit(1)  # the work forked and the child returned: one answer is enough
         try:
             pipe.send(answer)
         except (TypeError, ValueError, RecursionError) as error:
