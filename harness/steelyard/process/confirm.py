@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.analyse import stats
-from steelyard.analyse.doubts.work import UNCONFIRMED
+from steelyard.analyse.doubts.work import CONTENDED, UNCONFIRMED
 from steelyard.analyse.trial import Trial
 from steelyard.declare.benchmark import Description, named
 from steelyard.declare.handles import CUDA, Handle
@@ -94,6 +94,9 @@ class Confirmed:
 
     least: float = 0.0
     """Nanoseconds that a unit of work takes at least."""
+    alone: float = 0.0
+    """The same less all that any thread waited for a processor: of threads that wait
+    actively for each other, one waits for another that waits."""
     error: str = ""
     unknown: str = ""
     """Why nothing could be looked at, which is a doubt of every trial."""
@@ -107,22 +110,28 @@ class Confirmed:
         why = self.unknown or self.too_slow(trial, launches)
         if not why:
             return trial
+        waited = not (self.unknown or _too_slow(self.alone, trial, launches))
+        doubt = CONTENDED if waited else UNCONFIRMED
         extra = dict(trial.extra) | {
-            "unconfirmed": why,
+            doubt.name: why,
             "fresh_ns": self.least / launches,
         }
-        names = sorted({*trial.doubts, UNCONFIRMED.name})
+        names = sorted({*trial.doubts, doubt.name})
         return replace(trial, doubts=tuple(names), extra=extra)
 
     def too_slow(self, trial: Trial, launches: int) -> str:
         """Say by how much the launches took longer than the trial's samples explain."""
-        claimed = stats.of(trial).estimate.value
-        if self.least <= TIMES * max(claimed * launches, 0.0):
-            return ""
-        return (
-            f"a launch on new data takes {duration(self.least / launches)} at least, "
-            f"where the samples say {duration(claimed)}"
-        )
+        return _too_slow(self.least, trial, launches)
+
+
+def _too_slow(least: float, trial: Trial, launches: int) -> str:
+    claimed = stats.of(trial).estimate.value
+    if least <= TIMES * max(claimed * launches, 0.0):
+        return ""
+    return (
+        f"a launch on new data takes {duration(least / launches)} at least, where the "
+        f"samples say {duration(claimed)}"
+    )
 
 
 def about(description: Description) -> dict[str, Any]:
@@ -183,7 +192,7 @@ class Processes:
 
 def confirm(asked: Processes, trial: Trial, mode: Mode) -> Confirmed:
     """Have a case launched on new data; on other data again if that took too long."""
-    least = math.inf
+    least = alone = math.inf
     for pause in PAUSES:
         sleep(pause)
         try:
@@ -192,8 +201,8 @@ def confirm(asked: Processes, trial: Trial, mode: Mode) -> Confirmed:
             return Confirmed(unknown=f"data for it cannot be kept: {reason}")
         if found.error or found.unknown or not found.too_slow(trial, units(mode)):
             return found
-        least = min(least, found.least)
-    return Confirmed(least)
+        least, alone = min(least, found.least), min(alone, found.alone)
+    return Confirmed(least, alone)
 
 
 def _looked(asked: Processes, trial: Trial, mode: Mode) -> Confirmed:
@@ -286,32 +295,35 @@ class _Rounds:
         self._null = cpu.null()
         self._error = ""
 
-    def all(self) -> tuple[float, str]:
-        """Return the nanoseconds that a problem takes at least, and what is wrong."""
+    def all(self) -> tuple[float, float, str]:
+        """Return nanoseconds of a problem as `Confirmed` has them, and what is wrong."""
         case, count = self._case, self._problem.count
         self._take(0, 0)  # whatever is prepared
-        nothing = min(MESSAGE, *(self._take(0, 0) for _ in range(3))) + MARGIN
+        nothing = min(MESSAGE, *(self._take(0, 0)[0] for _ in range(3))) + MARGIN
         self._take(0, 1)  # what is loaded at first
-        solved, least, began = 1, math.inf, perf_counter_ns()
+        solved, least, alone, began = 1, math.inf, math.inf, perf_counter_ns()
         each = max(1, (count - 1) // ROUNDS)
         while solved + each <= count and (
             least == math.inf or perf_counter_ns() - began < SLOW
         ):
             steps = range(solved, solved + each)
             around = self._around_nothing(steps)
-            took = self._take(steps.start, steps.stop)
+            took, less = self._take(steps.start, steps.stop)
             beside = LONGER[case.device] * max(around, self._around_nothing(steps))
             least = min(least, (took - nothing - beside) / each)
+            alone = min(alone, (less - nothing - beside) / each)
             solved += each
         self._take(0, 0, ends=True)
         wrong = (case.wrong(self._left, self._problem, n) for n in range(solved))
         error = self._error or next(filter(None, wrong), "")
-        return max(0.0, least) if math.isfinite(least) else 0.0, error
+        if not math.isfinite(least):
+            return 0.0, 0.0, error
+        return max(0.0, least), max(0.0, alone), error
 
-    def _take(self, first: int, last: int, *, ends: bool = False) -> int:
-        """Return the nanoseconds of one round, but those of waiting for a processor."""
+    def _take(self, first: int, last: int, *, ends: bool = False) -> tuple[int, int]:
+        """Return the nanoseconds of one round but those of waiting; see `_Spent.since`."""
         if self._error:
-            return 0
+            return 0, 0
         asked = {"range": [first, last], "ends": ends, "count": self._problem.count}
         for name, data in self._problem.given.items():  # nobody has seen it before
             self._shared.given[name][first:last] = data[first:last]
@@ -360,12 +372,12 @@ class _Spent:
         except OSError:
             return cls(0, threads)
 
-    def since(self, before: _Spent, took: int) -> int:
+    def since(self, before: _Spent, took: int) -> tuple[int, int]:
         """Return how much of ``took`` nanoseconds was no waiting for a processor.
 
         Threads may have taken turns, or ended, or waited for each other: it is no less
         than the busiest had, than those had that ended, than all had on average, or than
-        what nobody waited.
+        what nobody waited. The latter comes second.
         """
         pairs = [
             (now, before.threads.get(n, (0, 0))) for n, now in self.threads.items()
@@ -374,5 +386,5 @@ class _Spent:
         waited = sum(now[1] - then[1] for now, then in pairs)
         every = self.all - before.all
         shared = every // (os.cpu_count() or 1)
-        least = max([took - waited, every - sum(had), shared, *had])
-        return min(took, least)
+        alone = took - waited
+        return min(took, max([alone, every - sum(had), shared, *had])), alone

@@ -103,6 +103,15 @@ REMEMBERS: Final = Doubt(
     lambda s: remembers(s.audited.get("again", ())),
 )
 
+CONTENDED: Final = Doubt(
+    "contended",
+    "launches on new data, which another process timed, take more than twice what "
+    "the samples say, while threads of the work waited for processors; measure "
+    "again on a quieter machine, or with fewer threads",
+    Act.OPEN,
+    "whether its samples are of all the work is not known",
+)
+
 RESCHEDULED: Final = Doubt(
     "rescheduled",
     "the work changed its niceness, its scheduling policy or the processors that "
