@@ -200,6 +200,15 @@ def test_a_mean_that_moves_alone_is_a_spread(mean, regressed):
     assert "quickest fifth" in note
 
 
+def test_a_slower_case_waits_for_no_mean():
+    """Whatever that comes to: a case of +30 % took all thirty blocks on a busy machine."""
+    seen, judged = gated(
+        cases(20, 0.3), 0.005, 8, means=lambda draw: 0.26 + draw.gauss(0, 0.4)
+    )
+    assert {one.verdict for one in judged.values()} == {Verdict.SLOWER}
+    assert count(seen) == decide.EARLIEST
+
+
 def test_neighbours_in_the_mean_are_no_change():
     """They hit either side, and cost few blocks."""
 

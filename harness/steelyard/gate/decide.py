@@ -120,7 +120,11 @@ def undecided(seen: Mapping[str, Evidence], policy: Policy) -> set[str]:
         if len(one.blocks) < policy.most
         and (
             not (case in moved or _settled(one, policy.of(case)))
-            or (case not in by_mean and _mean_may_move(one, policy))
+            or (
+                moved.get(case) is not Verdict.SLOWER  # which no mean makes better
+                and case not in by_mean
+                and _mean_may_move(one, policy)
+            )
         )
     }
 
