@@ -214,6 +214,17 @@ def test_the_fastest_of_all_is_found_and_everything_is_stored(how, made):
         assert len(store.trials(run.uid)) == len(workers.asked) == len(found.trials)
 
 
+def test_a_tuning_whose_time_is_over_takes_the_shortest_way_to_its_end(how, made):
+    """One round of some candidates and two blocks of the best: 10 s had come to 57."""
+    workers, labels = made()
+    found = tuning.tune(Space.of(SMALL), replace(how, seconds=0.0))
+    blocks = [sum(block == n for block, _ in workers.asked) for n in range(5)]
+    assert blocks[0] == tuning.TOGETHER < len(labels)
+    assert blocks[1] == blocks[2] <= tuning.FINALISTS + 1
+    assert blocks[3:] == [1, 0]
+    assert found.gain is not None
+
+
 def test_candidates_are_measured_in_the_mode_that_is_asked_for(how, made):
     """Both are tunings of their own, and say of what they are."""
     made()

@@ -5,6 +5,7 @@ The command line finds it by name.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -161,7 +162,7 @@ def _tuned(
         if not kernels or len(space.ranked) > 1:
             count = sum(1 + len(parts.get(one, ())) for one in (point, *pending))
             how = _how(point, top=left.top(top, count), **asked)
-            done = tuning.tune(space, how)
+            done = tuning.tune(space, replace(how, seconds=left.share(count)))
             left.spent(done)
             yield done
             if kernels:
@@ -177,26 +178,29 @@ class _Budget:
     """Seconds that a candidate is expected to take before any was tuned."""
 
     def __init__(self, seconds: float | None) -> None:
-        self._left, self._each = seconds, self.FIRST
+        self._left, self._each = seconds or math.inf, self.FIRST
 
     @property
     def more(self) -> bool:
         """Whether any time is left."""
-        return self._left is None or self._left > 0
+        return self._left > 0
+
+    def share(self, kernels: int) -> float:
+        """Return the seconds of the next of so many."""
+        return self._left / kernels
 
     def top(self, asked: int | None, kernels: int) -> int | None:
         """Return how many candidates of the next of so many there is time for."""
-        if self._left is None:
+        if math.isinf(self._left):
             return asked
-        count = max(1, int(self._left / kernels / self._each))
+        count = max(1, int(self.share(kernels) / self._each))
         return count if asked is None else min(count, asked)
 
     def spent(self, done: Tuning) -> None:
         """Take off what a kernel took, and learn what its candidates did."""
         taken = sum(done.seconds.values())
         self._each = taken / len(done.batch.results)
-        if self._left is not None:
-            self._left -= taken
+        self._left -= taken
 
 
 def _how(

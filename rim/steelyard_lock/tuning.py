@@ -11,6 +11,7 @@ stopped goes on where it was: what is stored of it is not measured again.
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,6 +65,9 @@ PRECISION: Final = 0.02
 
 CONFIRMED: Final = 0.1
 """Seconds of windows of a finalist in each block."""
+
+FEWEST: Final = 2
+"""Blocks of the finalists at least, for an interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +148,15 @@ def tune(space: Space, how: How) -> Tuning:
             "STEELYARD_CACHE=off says that there is none; unset it, or name a folder."
         )
     began = perf_counter()
+    deadline = began + how.seconds
     batch = space.built(how)
     built = perf_counter()
     first = _same_code(batch, space.heuristic)
     with _recorded(space, how) as journal:
-        left = journal.screened([one.schedule for one in batch.distinct], first)
+        every = [one.schedule for one in batch.distinct]
+        left = journal.screened(every, first, (built + deadline) / 2)
         screened = perf_counter()
-        last = journal.confirmed(left, first)
+        last = journal.confirmed(left, first, deadline)
         found = journal.audited(_finalists(last, case(space.point, first).id))
     times = {
         "build": built - began,
@@ -200,29 +206,39 @@ class Journal:
     scratch: str
     block: int = 0
 
-    def screened(self, every: Sequence[Schedule], first: Schedule) -> list[Schedule]:
-        """Leave a quarter each time, until few enough are left; `first` always stays."""
+    def screened(
+        self, every: Sequence[Schedule], first: Schedule, deadline: float
+    ) -> list[Schedule]:
+        """Leave a quarter each time, until few enough are left; `first` always stays.
+
+        Past the deadline the best of those that were measured are left.
+        """
         left, seconds = list(every), SCREENED
         while len(left) > FINALISTS + 1:
             settings = replace(self.how.settings, precision=PRECISION, audit=False)
-            found = self._block(left, replace(settings, budget=seconds), "screening")
+            settings = replace(settings, budget=seconds)
+            found = self._block(left, settings, "screening", deadline)
             order = _by_time(found)
-            most = max(FINALISTS, -(-len(left) // KEPT))
+            over = perf_counter() > deadline
+            most = FINALISTS if over else max(FINALISTS, -(-len(left) // KEPT))
             left = sorted(left, key=lambda s: order.get(self._case(s).id, 1e300))
             left = [s for s in left[:most] if self._case(s).id in order]
             left += [first] if first not in left else []
             seconds *= 2
         return left
 
-    def confirmed(self, left: Sequence[Schedule], first: Schedule) -> list[Trial]:
-        """Measure finalists in several blocks."""
+    def confirmed(
+        self, left: Sequence[Schedule], first: Schedule, deadline: float
+    ) -> list[Trial]:
+        """Measure finalists in several blocks, past the deadline in `FEWEST`."""
         every = left if first in left else [*left, first]
         settings = replace(self.how.settings, budget=CONFIRMED, audit=False)
-        return [
-            trial
-            for _ in range(self.how.blocks)
-            for trial in self._block(every, settings, "confirming")
-        ]
+        found: list[Trial] = []
+        for number in range(self.how.blocks):
+            if number >= FEWEST and perf_counter() > deadline:
+                break
+            found += self._block(every, settings, "confirming")
+        return found
 
     def audited(self, rows: Sequence[Row]) -> list[Row]:
         """Leave out the fastest until it is right on other data too: see `audit`."""
@@ -239,9 +255,16 @@ class Journal:
         return case(self.space.point, schedule)
 
     def _block(
-        self, every: Sequence[Schedule], settings: Settings, what: str
+        self,
+        every: Sequence[Schedule],
+        settings: Settings,
+        what: str,
+        deadline: float = math.inf,
     ) -> list[Trial]:
-        """Measure each candidate once, in a process, but what is stored already."""
+        """Measure each candidate once, in a process, but what is stored already.
+
+        Past the deadline none is begun.
+        """
         settings = replace(settings, scratch=self.scratch)
         cases = [self._case(schedule) for schedule in every]
         known = {t.case: t for t in self.trials if t.block == self.block}
@@ -262,6 +285,8 @@ class Journal:
                     self.trials.append(trial)
                     found.append(trial)
                 self.how.measured(what, len(found), len(cases))
+                if perf_counter() > deadline:
+                    break
         self.block += 1
         return found
 

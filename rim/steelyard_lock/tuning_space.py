@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -104,3 +105,5 @@ class How:
     measured: Callable[[str, int, int], None] = lambda *_: None
     mode: str = MODES[0]
     """What all of it measures, one of `MODES`."""
+    seconds: float = math.inf
+    """After which it takes the shortest way to its end."""
