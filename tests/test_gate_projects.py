@@ -203,6 +203,7 @@ def test_a_side_that_does_not_build_says_why_and_what_to_do(checkout):
         assert told.value.exit_code == USAGE
         assert "does not build, and what is installed is" in str(told.value)
         assert "[tool.steelyard] build" in str(told.value)
+        assert str(told.value).count("no compiler here") == 1
     (root / "pyproject.toml").unlink()
     (site / "mine-1.dist-info" / "direct_url.json").unlink()
     git(root, "commit", "-qam", "no project")

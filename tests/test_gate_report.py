@@ -36,7 +36,7 @@ def on_a_terminal(made, width=160):
     return rendered(gate_terminal.page(made), width)
 
 
-@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("width", [80, 99])
 def test_a_narrow_terminal_folds_cases_and_cuts_nothing(width):
     """Two cases that differ at their ends can be told apart; all have one mode."""
     long = [f"rows[columns=12288,dtype=float32,impl=normalization{n}]" for n in "ab"]

@@ -264,18 +264,18 @@ def install(tree: Path, folders: Sequence[str], into: Path, who: str) -> None:
     Raises:
         UnjudgedError: they do not build.
     """
-    said = ""
+    said: dict[str, str] = {}
     for line in _installers(tree, folders, into):
         code, end = built(line, tree)
         if code == 0 and into.is_dir():
             return
-        said += f"`{' '.join(line[:4])} ...` ended with {code}:\n{end}\n"
+        said[end] = f"`{' '.join(line[:4])} ...` ended with {code}:\n{end}"
         shutil.rmtree(into, ignore_errors=True)
     raise UnjudgedError(
         f"{who} does not build, and what is installed is the code of another commit. "
         "Install what its build needs, install the project with pip install -e ., or "
-        f"name a command in [tool.steelyard] build (docs/gate.md). The builds said:\n"
-        f"{said.rstrip()}"
+        "name a command in [tool.steelyard] build (docs/your-repository.md). The builds "
+        "said:\n" + "\n".join(said.values())
     )
 
 

@@ -19,6 +19,7 @@ from steelyard.report import annotations as annotating
 from steelyard.report import tables
 from steelyard.report.formats import formats
 from steelyard.report.grid import Cell, Column, Line, Sheet
+from steelyard.units import NOTHING
 
 STYLES: Final = {
     words.FAILURE: "bold red",
@@ -29,8 +30,8 @@ STYLES: Final = {
     "faster": "green",
 }
 
-EVIDENCE: Final = ("95 %", "blocks", "detectable")
-NUMBERS: Final = ("change", *EVIDENCE)
+ALWAYS: Final = ("case", "mode", "verdict", "change")
+NUMBERS: Final = ("change", "95 %", "blocks", "detectable")
 TITLES: Final = ("case", "mode", "verdict", *NUMBERS, "doubts", "note")
 
 
@@ -75,9 +76,10 @@ def _static(outcome: Outcome) -> Iterator[RenderableType]:
 
 def sheet(findings: Sequence[Finding]) -> Sheet[Finding]:
     """Return the table of findings, with the columns that they have something for."""
-    known = any(one.judgement for one in findings)
-    doubted = any(any(one.doubts) for one in findings)
-    hidden = {*(() if known else EVIDENCE), *(() if doubted else ("doubts",))}
+    seen = [
+        {str(cell) for cell in cells}
+        for cells in zip(*map(_line, findings), strict=True)
+    ]
     columns = [
         Column(
             title,
@@ -87,7 +89,7 @@ def sheet(findings: Sequence[Finding]) -> Sheet[Finding]:
             names=title in {"case", "mode"},
         )
         for at, title in enumerate(TITLES)
-        if title not in hidden
+        if title in ALWAYS or not seen[at] <= {"", NOTHING}
     ]
     return Sheet("", columns, findings)
 
