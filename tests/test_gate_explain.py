@@ -158,15 +158,15 @@ def test_a_rank_never_prefers_who_accounts_for_less(found, change):
 
 
 def test_changed_files_are_those_that_git_names(tmp_path):
-    """Committed or not; tests and what is no Python make nothing slower."""
+    """Committed or not; tests and what is no source make nothing slower."""
     git(tmp_path, "init")
-    for name in ("a.py", "b.py", "test_a.py", "c.txt"):
+    for name in ("a.py", "b.py", "test_a.py", "c.txt", "d.cu"):
         (tmp_path / name).write_text("1")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "first")
-    for name in ("a.py", "test_a.py", "c.txt"):
+    for name in ("a.py", "test_a.py", "c.txt", "d.cu"):
         (tmp_path / name).write_text("2")
-    assert worktrees.changed(tmp_path, "HEAD") == ("a.py",)
+    assert worktrees.changed(tmp_path, "HEAD") == ("a.py", "d.cu")
     assert worktrees.changed(tmp_path, "no-such") == ()
     assert worktrees.changed(tmp_path, f"--output={tmp_path / 'written'}") == ()
     assert not (tmp_path / "written").exists()

@@ -119,14 +119,22 @@ TIMEOUT: Final = 10
 """Seconds: an explanation is not worth more."""
 
 
+SOURCES: Final = (
+    *("py", "pyx", "pxd", "c", "h", "cc", "cpp", "cxx", "hpp", "cu", "cuh"),
+    *("ptx", "ll", "rs", "f", "f90", "toml", "cmake"),
+)
+"""Endings of files that what is measured is made of, or built by."""
+
+
 def changed(folder: Path, base: str) -> tuple[str, ...]:
-    """Return the Python files that differ from ``base``, what is not committed among them.
+    """Return the `SOURCES` that differ from ``base``, what is not committed among them.
 
     Nothing where git does not know: an explanation is less, never an error.
     """
     if base.startswith("-"):  # an option, not a commit
         return ()
-    line = ("diff", "--name-only", "--no-renames", base, "--", "*.py")
+    files = [f"*.{ending}" for ending in SOURCES]
+    line = ("diff", "--name-only", "--no-renames", base, "--", *files)
     names = (git.output(folder, *line, seconds=TIMEOUT) or "").splitlines()
     return tuple(name for name in names if not is_test(name))
 
