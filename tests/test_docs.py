@@ -44,7 +44,7 @@ ABSENT = [
     for name in LIBRARIES
     if importlib.util.find_spec(name.partition(".")[0]) is None
 ]
-WORKFLOW = init.GATE.format(install=f"python -m pip install -e . {ELSEWHERE}")
+WORKFLOW = init.gate(f"python -m pip install -e . {ELSEWHERE}")
 """Of CI, as `init` writes it."""
 OTHER_TOOLS = {"cd", "eval", "git", "jq", "make", "pip"}
 """Commands that are not held against a parser."""

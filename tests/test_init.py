@@ -4,6 +4,7 @@ import pytest
 import shell
 import yaml
 from click.testing import CliRunner
+from shell import git
 
 from steelyard.commands import init, main
 from steelyard.declare import config, discovery
@@ -67,6 +68,21 @@ def test_nothing_is_overwritten_and_a_second_time_changes_nothing(tmp_path):
     again = started(tmp_path)
     assert contents(tmp_path) == before
     assert "wrote" not in again
+
+
+def test_the_workflow_of_a_folder_is_where_github_looks_for_it(tmp_path):
+    """In the repository's root, one for each project, which it works in."""
+    git(tmp_path, "init")
+    for name in ("one", "two"):
+        (tmp_path / "packages" / name).mkdir(parents=True)
+        assert f"wrote ../../.github/workflows/steelyard-{name}.yml" in started(
+            tmp_path / "packages" / name
+        )
+    assert not list(tmp_path.rglob("packages/*/.github"))
+    workflow = tmp_path / ".github/workflows/steelyard-two.yml"
+    job = yaml.safe_load(workflow.read_text())["jobs"]["gate"]
+    assert job["defaults"] == {"run": {"working-directory": "packages/two/"}}
+    assert job["steps"][-1]["with"]["path"] == "packages/two/gate"
 
 
 def test_a_configuration_of_the_users_is_kept(tmp_path):

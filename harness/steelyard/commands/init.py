@@ -13,6 +13,7 @@ from typing import Final
 import click
 
 from steelyard.errors import SteelyardError
+from steelyard.machine import git
 from steelyard_device import install
 
 PROJECT: Final = "pyproject.toml"
@@ -57,7 +58,7 @@ IGNORED: Final = ".steelyard/"
 
 GATE: Final = """\
 # Fails a pull request that makes a benchmark slower.
-name: steelyard
+name: steelyard{suffix}
 
 on: pull_request
 
@@ -70,7 +71,7 @@ jobs:
     if: github.event.pull_request.head.repo.full_name == github.repository
     runs-on: ubuntu-24.04
     timeout-minutes: 60
-    steps:
+{where}    steps:
       - uses: actions/checkout@v4
         with:
           fetch-depth: 0 # the base is a commit
@@ -87,9 +88,16 @@ jobs:
       - uses: actions/upload-artifact@v4
         if: always()
         with:
-          name: gate
-          path: gate
+          name: gate{suffix}
+          path: {prefix}gate
 """
+
+WHERE: Final = """\
+    defaults:
+      run:
+        working-directory: "{prefix}"
+"""
+"""Of a project that is a folder of its repository."""
 
 
 @click.command()
@@ -109,13 +117,37 @@ def command(folder: Path) -> None:
     _say(ignored, f"{IGNORED} in .gitignore", "where runs are kept")
     own = ["-e ."] if _installable(folder / PROJECT) else []
     line, known = install.elsewhere(*own)
-    new = _new(folder / WORKFLOW, GATE.format(install=line))
-    _say(new, WORKFLOW, "a gate for pull requests")
+    up, prefix = _within(folder)
+    workflow = up + WORKFLOW.replace(".yml", f"{_suffix(prefix)}.yml")
+    new = _new(folder / workflow, gate(line, prefix))
+    _say(new, workflow, "a gate for pull requests")
     if new and not known:
-        click.echo(f"\nIn {WORKFLOW} say where steelyard is installed from.")
+        click.echo(f"\nIn {workflow} say where steelyard is installed from.")
     here = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
     click.echo(f"\nnext: {here}steelyard run")
     click.echo("then: commit, change a kernel, and `steelyard gate main`")
+
+
+def gate(install: str, prefix: str = "") -> str:
+    """Return the workflow of a project, which may be a folder of its repository."""
+    where = WHERE.format(prefix=prefix) if prefix else ""
+    suffix = _suffix(prefix)
+    return GATE.format(install=install, where=where, prefix=prefix, suffix=suffix)
+
+
+def _suffix(prefix: str) -> str:
+    return f"-{Path(prefix).name}" if prefix else ""
+
+
+def _within(folder: Path) -> tuple[str, str]:
+    """Return the way up to a folder's repository and down again; nothing at its root.
+
+    GitHub looks for workflows there alone.
+    """
+    asked = "rev-parse", "--show-cdup", "--show-prefix"
+    said = (git.output(folder, *asked) or "").splitlines()
+    up, prefix = said if len(said) == 2 else ("", "")
+    return up, prefix
 
 
 def _say(done: bool, what: str, why: str) -> None:
