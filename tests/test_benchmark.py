@@ -311,6 +311,8 @@ def test_nothing_matched_names_the_nearest_case():
     said = str(caught.value)
     assert "nothing matched -k 'familly[n=1000,dtype=float16]' among 4 cases" in said
     assert "The nearest is family[n=1000,dtype=float16]." in said
+    with pytest.raises(SteelyardError, match="Modes are chosen by --mode"):
+        select([COPY], "family and warm")
 
 
 @given(st.integers(1, 50), st.integers(0, 300), st.integers(1, 40))

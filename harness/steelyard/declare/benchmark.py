@@ -286,6 +286,9 @@ def select(
 
         near = difflib.get_close_matches(pattern or "", ids, 1, cutoff=0.3)
         hint = f"The nearest is {near[0]}. " if near else ""
+        words = {*modes.CACHES, *itertools.chain(*modes.CACHES.values())}
+        if not words.isdisjoint((pattern or "").replace("/", " ").split()):
+            hint += "Modes are chosen by --mode. "
         raise SteelyardError(
             f"nothing matched {' '.join(asked) or 'here'} among {len(ids)} cases. "
             f"{hint}See `steelyard list`."
