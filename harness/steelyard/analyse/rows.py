@@ -121,7 +121,7 @@ def rows(trials: Iterable[Trial]) -> list[Row]:
 
 
 def _row(case: str, mode: str, group: Sequence[Trial]) -> Row:
-    usable = tuple(sorted(filter(_usable, group), key=lambda t: t.block))
+    usable = tuple(sorted((t for t in group if t.usable), key=lambda t: t.block))
     return Row(
         case=case,
         axes=group[0].axes,
@@ -130,10 +130,6 @@ def _row(case: str, mode: str, group: Sequence[Trial]) -> Row:
         estimate=combined([block_estimate(t) for t in usable]),
         errors=tuple(dict.fromkeys(t.error for t in group if t.error)),
     )
-
-
-def _usable(trial: Trial) -> bool:
-    return trial.error is None and len(trial.samples) > 0
 
 
 def _order(row: Row) -> tuple[Any, ...]:

@@ -118,3 +118,8 @@ class Trial:
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Garbage collector time, allocations on request, flush size, wall seconds; of another
     tool's trial without samples the estimate that it ``stated``, in nanoseconds."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it has samples, and all that it was to have."""
+        return self.error is None and len(self.samples) > 0

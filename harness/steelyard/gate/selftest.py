@@ -169,7 +169,7 @@ class SelfTest:
     def _taken(self, side: str, trial: Trial) -> None:
         """Keep a trial; of head against itself remember the time."""
         self.keep(side, replace(trial, position=next(self._positions)))
-        if "injected" not in trial.facts and trial.error is None and len(trial.samples):
+        if "injected" not in trial.facts and trial.usable:
             value = stats.of(trial).estimate.value
             self._times.setdefault((trial.case, trial.mode), []).append(value)
 

@@ -146,11 +146,6 @@ def about(description: Description) -> dict[str, Any]:
     }
 
 
-def is_asked(mode: Mode, trial: Trial) -> bool:
-    """Whether a trial is one of launches that can be confirmed."""
-    return mode.quantity != "build" and trial.error is None and len(trial.samples) > 0
-
-
 def units(mode: Mode) -> int:
     """Return the launches of one unit of a mode's work."""
     return 1 if mode.quantity == "kernel" else mode.batch

@@ -150,7 +150,7 @@ class Workers:
         """
         mode = turn.mode
         asks = settings.check and settings.audit
-        if not (asks and confirm.is_asked(mode, trial)):
+        if not (asks and trial.usable) or mode.quantity == "build":
             return trial
         key = (settings.scratch, str(self._folder), turn.case.id, str(mode))
         if key not in _CONFIRMED:

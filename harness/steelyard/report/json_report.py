@@ -217,8 +217,7 @@ def write(place: str, text: str) -> None:
 
 
 def _trial(trial: Trial, peaks: Mapping[str, Any]) -> dict[str, Any]:
-    good = trial.error is None and len(trial.samples) > 0
-    estimate = block_estimate(trial) if good else None
+    estimate = block_estimate(trial) if trial.usable else None
     near = peak([trial], estimate, peaks)
     return {
         "case": trial.case,
@@ -238,7 +237,7 @@ def _trial(trial: Trial, peaks: Mapping[str, Any]) -> dict[str, Any]:
         "floors": trial.floors,
         "ledger": trial.ledger,
         **{name: trial.facts.get(name) for name in CODE},
-        **_clock(trial, good=good),
+        **_clock(trial, good=trial.usable),
         **_device(trial),
         "peak": near and near.share,
         "peak_bound": near and near.bound,
