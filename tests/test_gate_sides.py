@@ -140,7 +140,8 @@ def test_a_commit_that_a_shallow_clone_lacks_can_be_fetched(project, tmp_path):
     git(project, "commit", "-q", "-a", "-m", "second")
     git(tmp_path, "clone", "-q", "--depth", "1", project.as_uri(), "shallow")
     assert "--unshallow" in worktrees.no_commit("HEAD~1", tmp_path / "shallow")
-    assert "--unshallow" not in worktrees.no_commit("HEAD~9", project)
+    git(project, "checkout", "-q", "-b", "trunk")
+    assert "where branch trunk is" in worktrees.no_commit("main", project)
 
 
 def test_a_folder_that_is_no_repository_is_told_apart_from_a_commit_that_is_none(

@@ -125,7 +125,7 @@ def command(folder: Path) -> None:
         click.echo(f"\nIn {workflow} say where steelyard is installed from.")
     here = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
     click.echo(f"\nnext: {here}steelyard run")
-    click.echo("then: commit, change a kernel, and `steelyard gate main`")
+    click.echo("then: commit, change a kernel, and `steelyard gate HEAD`")
 
 
 def gate(install: str, prefix: str = "") -> str:

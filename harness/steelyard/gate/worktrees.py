@@ -42,7 +42,8 @@ def no_commit(ref: str, folder: Path) -> str:
     if shallow is None:
         why = ", which git does not know (`git status` there says why)"
     elif shallow != "true":
-        why = ""
+        branch = git.output(folder, "branch", "--show-current")
+        why = f", where branch {branch} is checked out" if branch else ""
     return f"baseline {ref!r} is no commit of {folder}{why}"
 
 

@@ -131,7 +131,7 @@ def ending(outcome: Outcome, store: str) -> None:
     name = outcome.run.short
     click.echo(f"run {name} in {shown(store)}", err=True)
     click.echo(
-        f"one case: `steelyard show {name} CASE`; a change: `steelyard gate main`",
+        f"one case: `steelyard show {name} CASE`; a change: `steelyard gate COMMIT`",
         err=True,
     )
 
