@@ -30,45 +30,48 @@ SMALL |= {"tokens": (1, 5), "width": 24, "shape": (2, 3, 37, 24)}
 """In place of the sizes that are measured: ragged, and quick to check."""
 
 
-def cases(small):
-    """Return every case, its sizes small if asked, once each."""
-    overrides = SMALL if small else {}
+def launched(where=r"(?!gpu|.*cuda)"):
+    """Return cases of small sizes, with the dtypes of each taken in turn.
+
+    What is only built or needs a GPU is left out, for machines that are not here.
+    """
     found = {
         case.id: case
         for one in BENCHMARKS
         for case in one.cases(
             {
                 name: [value]
-                for name, value in overrides.items()
+                for name, value in SMALL.items()
                 if name in one.axes
                 and np.shape(one.axes[name].values[0]) == np.shape(value)
             }
         )
+        if re.match(where, case.id)
     }
-    return [pytest.param(case, id=name) for name, case in found.items()]
+    alike = {}
+    for name in found:
+        alike.setdefault(re.sub(r"dtype=\w+", "", name), []).append(name)
+    names = [each[turn % len(each)] for turn, each in enumerate(alike.values())]
+    return [pytest.param(found[name], id=name) for name in names]
 
 
-def launched(params):
-    """Leave out what is only built or needs a GPU, for machines that are not here."""
-    return [one for one in params if not re.search("cuda|^gpu", one.id)]
-
-
-@pytest.mark.parametrize("case", launched(cases(small=True)))
+@pytest.mark.parametrize("case", launched())
 def test_each_impl_of_each_benchmark_is_right_at_a_ragged_size(case):
     """A launch agrees with the case's float64 reference, whatever implements it."""
     prepared = PreparedCase(case, Settings())
     assert prepared.checked or not prepared.description.results
 
 
-@pytest.mark.parametrize("case", cases(small=False))
-def test_each_case_can_be_described_and_says_how_it_is_measured(case):
+@pytest.mark.parametrize("one", BENCHMARKS, ids=lambda one: one.name)
+def test_each_case_can_be_described_and_says_how_it_is_measured(one):
     """Listing needs no buffers; the modes fit what the case launches."""
-    description = case.describe()
-    builds = [mode for mode in case.modes() if mode.quantity == "build"]
-    only = description.call.built_for
-    assert not builds or only or hasattr(description.call.target, "for_target")
-    assert not only or len(builds) == len(case.modes())
-    assert (description.device == "cuda") is case.id.startswith("gpu_")
+    for case in one.cases():
+        description = case.describe()
+        builds = [mode for mode in case.modes() if mode.quantity == "build"]
+        only = description.call.built_for
+        assert not builds or only or hasattr(description.call.target, "for_target")
+        assert not only or len(builds) == len(case.modes())
+        assert (description.device == "cuda") is case.id.startswith("gpu_")
 
 
 def test_every_kernel_of_the_library_has_its_builds_measured():

@@ -2,7 +2,7 @@
 
 import gpu
 import pytest
-from test_suites import cases
+from test_suites import launched
 
 from steelyard.declare.settings import Settings
 from steelyard.measure.prepared import PreparedCase
@@ -11,12 +11,7 @@ from steelyard.measure.prepared import PreparedCase
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 
 
-def on_gpu(params):
-    """Return the cases that are launched on a GPU."""
-    return [one for one in params if one.id.startswith("gpu_")]
-
-
-@pytest.mark.parametrize("case", on_gpu(cases(small=True)))
+@pytest.mark.parametrize("case", launched("gpu_"))
 def test_each_impl_of_each_benchmark_is_right_at_a_ragged_size(case):
     """A launch agrees with the case's float64 reference, whatever implements it."""
     gpu.context()
