@@ -72,10 +72,13 @@ def check(found, x, axis):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("axis", [0, 1])
-def test_lines_are_in_order(dtype, axis):
-    """Of every dtype and of lengths for each of the ways in which they are sorted."""
-    for length in LENGTHS:
+def test_lines_are_in_order(dtype):
+    """Of every dtype and of lengths for each of the ways in which they are sorted.
+
+    Lines of every dtype, and of every length, lie along both axes.
+    """
+    for place, length in enumerate(LENGTHS, start=DTYPES.index(dtype)):
+        axis = place % 2
         x = drawn((3, length) if axis else (length, 3), dtype)
         check(kernel(both(axis))(x), x, axis)
 
@@ -88,16 +91,22 @@ def short(monkeypatch):
     monkeypatch.setattr(orders, "MOST_BLOCK", 1 << 10)
 
 
-@pytest.mark.parametrize("length", [4099, 4096])
-@pytest.mark.parametrize("dtype", ["float32", "int64", "float16"])
+@pytest.mark.parametrize(
+    ("dtype", "length", "axis"),
+    [
+        ("float32", 4099, 0),
+        ("int64", 4096, 1),
+        ("float16", 4099, 1),
+        ("int64", 4099, 0),
+    ],
+)
 @pytest.mark.usefixtures("short")
-def test_long_lines_are_those_of_merged_chunks(dtype, length):
+def test_long_lines_are_those_of_merged_chunks(dtype, length, axis):
     """Four or eight of them, on either axis, with elements behind their ends or none."""
-    for axis in (0, 1):
-        x = drawn((2, length) if axis else (length, 2), dtype)
-        made = kernel(both(axis))
-        assert made.build(x).parts[-1].program.inputs
-        check(made(x), x, axis)
+    x = drawn((2, length) if axis else (length, 2), dtype)
+    made = kernel(both(axis))
+    assert made.build(x).parts[-1].program.inputs
+    check(made(x), x, axis)
 
 
 def ran(program, arrays):
@@ -117,8 +126,9 @@ def ran(program, arrays):
     return [values[out.name].reshape(out.value.shape) for out in program.outputs]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8"])
-@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(
+    ("dtype", "axis"), [("float32", 0), ("float64", 1), ("uint8", 0)]
+)
 @pytest.mark.usefixtures("short")
 def test_long_lines_are_merged_by_a_gpus_threads(dtype, axis):
     """What each launch stores is the oracle's, of merges as of orders."""
@@ -204,7 +214,7 @@ def test_the_first_of_long_lines_are_those_of_their_chunks(count):
         np.testing.assert_array_equal(found[1], order)
 
 
-@pytest.mark.parametrize("length", [1 << 16, 100_003, 1_000_003])
+@pytest.mark.parametrize("length", [1 << 16, 300_007])
 def test_long_lines_have_kernels(length):
     """A thread's memory holds 262,144 elements, a block's 4096."""
     x = np.random.default_rng(1).integers(-999, 999, length).astype(np.float32)
