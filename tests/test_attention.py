@@ -94,17 +94,22 @@ def test_nvrtc_takes_candidates(nvrtc, name, shape):
     arrays = drawn(made, shape, "float16", seed=0)
     program = simplify(made.program(*arrays))
     schedules = tiled(program)
-    schedules = schedules[:: max(1, len(schedules) // 4)]
+    schedules = schedules[:: max(1, len(schedules) // 2)]
     assert len(schedules) >= 2
     for resources in built_without_spills(program, schedules):
         assert resources.tensor_core >= 8
 
 
-@pytest.mark.parametrize("target", ["cuda:sm_80", "cuda:sm_89", "cuda:sm_120a"])
 @pytest.mark.parametrize(
-    ("name", "columns"), [("plain", 64), ("causal", 128), ("biased", 80)]
+    ("name", "columns", "target"),
+    [
+        ("plain", 64, "cuda:sm_80"),
+        ("causal", 128, "cuda:sm_89"),
+        ("biased", 80, "cuda:sm_120a"),
+        ("biased", 80, "cuda:sm_80"),
+    ],
 )
-def test_nvrtc_takes_attention_by_warps(nvrtc, target, name, columns):
+def test_nvrtc_takes_attention_by_warps(nvrtc, name, columns, target):
     """The chosen one, which spills nothing."""
     made = getattr(programs, name)
     arrays = drawn(made, (8, 12, 520, 520, columns, columns), "bfloat16", seed=0)

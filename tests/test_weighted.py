@@ -302,7 +302,7 @@ def test_nvrtc_takes_candidates(nvrtc, which, columns):
     every = tiled(program)
     assert len(every) >= 8
     most = sorted(every, key=lambda s: strategies.estimated_registers(program, s))
-    for resources in built_without_spills(program, most[-4:]):
+    for resources in built_without_spills(program, most[-2:]):
         assert resources.tensor_core >= 8
 
 
