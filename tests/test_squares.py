@@ -45,8 +45,15 @@ def permuted(axes):
     return kernel(lambda x: xp.permute_dims(x, axes))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int8"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        (shape, dtype)
+        for place, shape in enumerate(SHAPES)
+        for dtype in ("float32", "float16", "float64", "int8")[place % 2 :: 2]
+    ],
+    ids=str,
+)
 def test_permuted_elements_are_where_they_belong(shape, dtype):
     """By every schedule, of every permutation."""
     x = np.random.default_rng(0).integers(-99, 99, shape).astype(dtype)
