@@ -29,7 +29,7 @@ from steelyard_kernels.reference import evaluate
 from steelyard_kernels.targets import parse
 
 N, S = Extent("rows", 40), Extent("words", 70)
-AT = [(1, 1), (2, 16), (3, 5), (7, 17), (16, 64), (31, 2), (40, 70), (13, 48)]
+AT = [(1, 1), (40, 70), (3, 5), (2, 16), (31, 2), (13, 48)]
 
 
 def softmax(x):
@@ -149,9 +149,9 @@ def on_gpu(ranged, arrays):
 
 
 GPU = {
-    **{name: (*ROWS[name], "float32", AT[:5]) for name in [*ROWS][:5]},
+    **{name: (*ROWS[name], "float32", AT[:3]) for name in [*ROWS][:5]},
     **{
-        name: (*ROWS[name], "float32", AT[:5])
+        name: (*ROWS[name], "float32", AT[:3])
         for name in ("softmax of words", "normal words", "column means")
     },
     "tiles": (lambda x, w: x @ w, [(N, 64), (64, 64)], "float16", [(1, 1), (40, 1)]),
@@ -352,8 +352,14 @@ def test_numbers_are_formulas_of_extents():
     assert fitter.fit([2**n for n, _ in at]) is None
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda:sm_90a"])
-@pytest.mark.parametrize("name", ["softmax of words", "normal words", "layer"])
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("softmax of words", "cpu"),
+        ("normal words", "cuda:sm_90a"),
+        ("layer", "cuda:sm_90a"),
+    ],
+)
 def test_arrays_of_an_element_less_are_refused(name, target, monkeypatch):
     """All kernels reach their arrays' last elements, and are proved to go no further."""
     proofs = []
@@ -410,7 +416,7 @@ def test_bounds_hold_for_all_integers():
 def test_bounds_hold_where_facts_do():
     """Of quotients, remainders and lesser ones, within facts and after them, in any order."""
     nearer = 0
-    for seed in range(300):
+    for seed in range(150):
         draw, ranges = random.Random(seed), Ranges()
         x, y = (ranges.between(constant(0), constant(n)) for n in (23, 9))
         by, more = draw.randint(2, 5), constant(draw.randint(-3, 3))
@@ -455,7 +461,7 @@ def test_bounds_hold_where_facts_do():
                     nearer += bool(count) and found > every.min()
             poly, (first, factors) = polys[0]
             assert ranges.least(poly) <= min(first + table @ factors)
-    assert nearer > 300
+    assert nearer > 150
 
 
 def test_a_second_process_finds_the_build(tmp_path):
