@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard.commands import main
@@ -190,6 +190,7 @@ ENTRIES = st.builds(
 )
 
 
+@settings(max_examples=30)
 @given(st.lists(ENTRIES, max_size=4, unique_by=lambda entry: entry.key), st.data())
 def test_what_is_written_is_read(entries, data):
     """And a file that is cut off anywhere is never read as a shorter one."""
