@@ -33,7 +33,7 @@ class Row:
     arrays. `exact`: the oracle's values to the bit. `near`: of the arrays, what outputs
     may be, instead of the derived bounds. `refused`: by target ("*" for all), words of
     the error, whose class is `error`. `together`: one code serves all cases, at the sizes of any.
-    `times`: as many candidates as of other rows.
+    `times`: as many candidates as of other rows, which have one a case.
     """
 
     name: str
@@ -76,6 +76,13 @@ class Case:
         """Return the kernel."""
         function = self.row.function
         return function if isinstance(function, KernelFunction) else kernel(function)
+
+    @property
+    def turns(self):
+        """Return which of the row's candidates are its: of one case alone, twice as many."""
+        times = self.row.times * (1 + (len(self.row.cases) == 1))
+        first = self.row.cases.index(self) * times
+        return range(first, first + times)
 
     def arrays(self):
         """Return its arrays, the same ones each time."""

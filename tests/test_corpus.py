@@ -7,7 +7,6 @@ programs, as `402+1` one again that failed or `5000+20000` many.
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import re
@@ -36,6 +35,8 @@ from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.errors import KernelError, Unsupported
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import kernel
+from steelyard_kernels.group.batch import Candidate
+from steelyard_kernels.group.build import build_all
 from steelyard_kernels.ir.printing import text
 from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.nest.places import nest_of
@@ -61,14 +62,14 @@ TABLE = [
 
 @dataclass(frozen=True)
 class Target:
-    """Where programs run: by `name`, on some `candidates` beside the heuristic's.
+    """Where programs run: by `name`, by the heuristic's schedule and `candidates`.
 
     One of `every` random programs is run there, of which a share may be `refused`.
     `lacks` are words of what it has not for some schedules of any program.
     """
 
     name: str
-    candidates: int
+    candidates: bool
     every: int
     refused: float
     lacks: str = ""
@@ -84,11 +85,14 @@ class Target:
             return machine()
         return device(parse(f"{'nvptx' if self.name == 'nvptx' else 'cuda'}:{ARCH}"))
 
-    def schedules(self, program, rng, times=1):
-        """Return (schedule, aligned): the heuristic's, and so many of all candidates."""
+    def schedules(self, program, rng, turns=range(2)):
+        """Return (schedule, aligned): the heuristic's, and one of all candidates a turn.
+
+        Every second turn is of arrays that are aligned.
+        """
         simple, where = simplify(program), self.device()
         found = [(strategies.heuristic(simple, where), True)]
-        for turn in range(self.candidates * times):
+        for turn in turns if self.candidates else ():
             aligned = turn % 2 == 1
             every = strategies.candidates(simple, where, aligned=aligned)
             found.append((rng.choice(every), aligned))
@@ -199,18 +203,20 @@ RUN = {
 TARGETS = {
     target.name: target
     for target in (
-        Target("cpu", candidates=2, every=1, refused=0.15),
-        Target("simt", candidates=2, every=8, refused=0.3),
-        Target("nvptx", 1, every=60, refused=0.5, lacks="build this kernel with NVRTC"),
-        Target("cuda", candidates=3 if GPU else 0, every=60, refused=0.3),
+        Target("cpu", candidates=True, every=1, refused=0.15),
+        Target("simt", candidates=True, every=8, refused=0.3),
+        Target(
+            "nvptx", True, every=60, refused=0.5, lacks="build this kernel with NVRTC"
+        ),
+        Target("cuda", candidates=GPU, every=60, refused=0.3),
     )
 }
 RUNS = [
     pytest.param(case, target, id=f"{target.name}-{case.name}")
     for row in TABLE
     for target in TARGETS.values()
-    # What is compiled and not run is held to one of a row's cases.
-    for case in row.cases[: None if GPU or target.runs else 1]
+    if GPU or target.runs
+    for case in row.cases
 ]
 
 
@@ -253,18 +259,47 @@ def tools(request):
         pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
 
 
-@pytest.mark.parametrize(("case", "target"), RUNS)
-def test_a_program_is_right_or_refused_as_stated(case, target):
-    """By the heuristic and by candidates, aligned and not."""
+def schedules(case, target):
+    """Return a case's, as `Target.schedules` does: none of one that is refused as stated."""
     refused = case.row.refused.get(target.name, case.row.refused.get("*"))
     made, arrays = case.made, case.arrays()
     rng = random.Random(f"{SEED} {case.name}")
-    if refused:
-        with pytest.raises(case.row.error, match=re.escape(refused)):
-            target.first(made, arrays, case.scalars, rng)
-        return
-    program, times = made.program(*arrays), case.row.times
-    for schedule, aligned in target.schedules(program, rng, times):
+    if not refused:
+        return target.schedules(made.program(*arrays), rng, case.turns)
+    with pytest.raises(case.row.error, match=re.escape(refused)):
+        target.first(made, arrays, case.scalars, rng)
+    return []
+
+
+@pytest.mark.skipif(GPU, reason="the GPU runs them")
+@pytest.mark.parametrize(
+    "target", [TARGETS["cuda"], TARGETS["nvptx"]], ids=["cuda", "nvptx"]
+)
+@pytest.mark.parametrize("part", range(4))
+def test_programs_compile_together_or_are_refused_as_stated(part, target):
+    """A case of each row by one schedule, the heuristic's or a candidate's.
+
+    Together they take a third of the time.
+    """
+    found = {True: [], False: []}
+    for case in [row.cases[0] for row in TABLE[part::4]]:
+        for schedule, aligned in schedules(case, target)[-(part % 2) :][:1]:
+            program = simplify(case.program())
+            found[aligned].append(Candidate(case.name, program, schedule))
+    for aligned, every in found.items():
+        built = build_all(every, target=f"{target.name}:{ARCH}", aligned=aligned)
+        failed = [each for each in built.results if not isinstance(each, Artifact)]
+        missed = [f"{each.name}: {each.error}" for each in failed]
+        lacked = [each for each in missed if target.lacks and target.lacks in each]
+        assert missed == lacked
+        assert len(lacked) <= len(every) / 3
+
+
+@pytest.mark.parametrize(("case", "target"), RUNS)
+def test_a_program_is_right_or_refused_as_stated(case, target):
+    """By the heuristic and by candidates, aligned and not."""
+    made, arrays = case.made, case.arrays()
+    for schedule, aligned in schedules(case, target):
         shown = f"{schedule.label}, aligned: {aligned}; STEELYARD_CORPUS={SEED}"
         try:
             seen = target.run(made, arrays, case.scalars, schedule, aligned=aligned)
@@ -295,8 +330,8 @@ def test_every_recipe_offers_legal_schedules_alone_and_at_least_one(name):
     """Of every program of the table, aligned and not."""
     where, checked = TARGETS[name].device(), 0
     cases = [c for row in TABLE for c in row.cases if not {name, "*"} & {*row.refused}]
-    programs = ((case, simplify(case.program())) for case in cases)
-    for (case, program), aligned in itertools.product(programs, (True, False)):
+    for case, turn in ((each, turn) for each in cases for turn in each.turns[:2]):
+        program, aligned = simplify(case.program()), turn % 2 == 1
         every = strategies.candidates(program, where, aligned=aligned)
         assert every, case.name
         if strategies.is_nothing(program):
