@@ -72,17 +72,19 @@ def ran(program, steps, x, schedule=None):
     return values
 
 
-@pytest.mark.parametrize("least", [64, 1000, 3000])
 @pytest.mark.parametrize(
-    ("function", "shape", "dtype"),
+    ("function", "shape", "dtype", "least"),
     [
-        (total, (8 * 1500,), "float32"),
-        (total, (3, 12 * 1100), "float16"),
-        (total, (2, 7 * 1024), "int8"),
-        (product, (6 * 2048,), "float64"),
-        (backwards, (9 * 1024,), "float32"),
-        (both, (8 * 1500,), "float32"),
-        (updated, (8 * 1500,), "float32"),
+        (total, (8 * 1500,), "float32", 64),
+        (total, (8 * 1500,), "float32", 3000),
+        (total, (3, 12 * 1100), "float16", 1000),
+        (total, (2, 7 * 1024), "int8", 3000),
+        (product, (6 * 2048,), "float64", 64),
+        (product, (6 * 2048,), "float64", 1000),
+        (backwards, (9 * 1024,), "float32", 1000),
+        (backwards, (9 * 1024,), "float32", 3000),
+        (both, (8 * 1500,), "float32", 64),
+        (updated, (8 * 1500,), "float32", 1000),
     ],
 )
 def test_blocks_hand_totals_over(function, shape, dtype, least, monkeypatch):

@@ -111,8 +111,15 @@ def network(width, units, dtype):
     return x, np.asarray(12), w1, w2
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("width", "units"), [(1, 12), (1, 1), (3, 7), (2, 64)])
+@pytest.mark.parametrize(
+    ("width", "units", "dtype"),
+    [
+        (1, 12, "float32"),
+        (1, 1, "float64"),
+        (3, 7, "float64"),
+        (2, 64, "float32"),
+    ],
+)
 def test_a_noisy_network_is_fed_with_its_own_output(width, units, dtype):
     """Every way to write it is the loop in Python over the noise that we draw."""
     x, key, w1, w2 = network(width, units, dtype)
