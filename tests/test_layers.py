@@ -54,10 +54,15 @@ def statements(module, *, at_import):
     while pending:
         node = pending.pop()
         yield node
-        inside_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-        if not (at_import and (inside_function or for_types)):
+        if not (at_import and is_later(node)):
             pending += ast.iter_child_nodes(node)
+
+
+def is_later(node):
+    """Say whether what a statement holds runs in a call, or for types alone."""
+    if isinstance(node, ast.If):
+        return "TYPE_CHECKING" in ast.dump(node.test)
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 
 
 @cache
