@@ -290,7 +290,7 @@ REPEATS = [
         "chains until",
         vmap(lambda x: until(x, most=9)),
         data=lambda rng: [
-            (rng.uniform(-1, 1, (3, 4100)) * [[8], [0.1], [1]]).astype(np.float32)
+            (rng.uniform(-1, 1, (3, 4100)) * [[2], [0.1], [1]]).astype(np.float32)
         ],
     ),
     Row(

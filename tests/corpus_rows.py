@@ -500,6 +500,7 @@ ROWS = [
         "33 33; 1 1; 1000 1000",
     ),
     Row("of all axes", of_all_axes, "(); 1; 5; 100"),
+    Row("other reductions", other_reductions, "5,33; 1,7"),
     Row(
         "lost axis", lambda x: (xp.sum(x, -1), xp.max(x, -1) * 2.0), "3,4,5; 5; 2,3,40"
     ),

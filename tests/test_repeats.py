@@ -2,6 +2,7 @@
 
 import json
 import threading
+from itertools import cycle
 from pathlib import Path
 
 import corpus_repeats
@@ -193,8 +194,13 @@ def test_a_plan_says_what_is_repeated():
     )
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("row", corpus_repeats.REPEATS, ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    ("row", "target"),
+    [
+        pytest.param(row, target, id=f"{target}-{row.name}")
+        for row, target in zip(corpus_repeats.REPEATS, cycle(TARGETS), strict=False)
+    ],
+)
 def test_repeated_launches_given_as_data_are_the_same_plan(row, target):
     """What is repeated is found again, for chains too."""
     program = simplify(row.cases[0].program())
