@@ -309,7 +309,7 @@ def test_a_tuning_that_is_killed_loses_no_trial(tmp_path, file):
     """Killed by the kernel while it measures, it goes on in the same run."""
     store = tmp_path / "store.db"
     command = ["tune", f"{file}:shifted", "--shape", "1000", "--store", str(store)]
-    command += ["--keep", "off", "--blocks", "1", "--json", "--top", str(TOP)]
+    command += ["--keep", "off", "--blocks", "1", "--json", "--top", "9"]
     own = {"STEELYARD_LOCK": str(tmp_path / "lock")}
     own["STEELYARD_CACHE"] = str(tmp_path / "cache")
     begun = subprocess.Popen(
