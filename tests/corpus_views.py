@@ -198,6 +198,7 @@ PRODUCTS = [
         lambda x, w: xp.conv1d(x, w, padding=1, groups=3),
         "1,24,1 3,8,1; 2,24,2 6,8,1; 1,48,3 3,16,2",
         data="unit",
+        times=2,
     ),
     Row(
         "sum of a convolution",

@@ -86,17 +86,19 @@ class Target:
         return device(parse(f"{'nvptx' if self.name == 'nvptx' else 'cuda'}:{ARCH}"))
 
     def schedules(self, program, rng, turns=range(2)):
-        """Return (schedule, aligned): the heuristic's, and one of all candidates a turn.
+        """Return (schedule, aligned): the heuristic's, and one of the others a turn.
 
         Every second turn is of arrays that are aligned.
         """
         simple, where = simplify(program), self.device()
-        found = [(strategies.heuristic(simple, where), True)]
+        first = strategies.heuristic(simple, where)
+        found = [(first, True)]
         for turn in turns if self.candidates else ():
             aligned = turn % 2 == 1
             every = strategies.candidates(simple, where, aligned=aligned)
-            found.append((rng.choice(every), aligned))
-        return found
+            others = [each for each in every if each != first] or every
+            found.append((rng.choice(others), aligned))
+        return list(dict.fromkeys(found))
 
     def first(self, made, arrays, scalars, rng):
         """Run the heuristic's schedule."""
@@ -292,7 +294,7 @@ def test_programs_compile_together_or_are_refused_as_stated(part, target):
         missed = [f"{each.name}: {each.error}" for each in failed]
         lacked = [each for each in missed if target.lacks and target.lacks in each]
         assert missed == lacked
-        assert len(lacked) <= len(every) / 3
+        assert len(lacked) <= target.refused * len(every)
 
 
 @pytest.mark.parametrize(("case", "target"), RUNS)
