@@ -218,14 +218,19 @@ def test_a_run_without_a_gpu_compares_with_one_that_had_it():
 @pytest.mark.parametrize("width", [80, 100])
 def test_a_narrow_comparison_folds_cases_and_cuts_no_figure(width):
     """Two cases that differ at their ends can be told apart; figures may go on below."""
-    made = compare.compare(side(), side(1.05))
+    cases = [f"copies_of_rows[columns=12288,impl=number_{n}]" for n in "ab"]
+    sides = [
+        [dataclasses.replace(each, case=case) for case in cases for each in side(factor)]
+        for factor in (1.0, 1.05)
+    ]
     run = trials.run()
-    page = rendered(comparison.page(run, run, [], made), width)
+    page = rendered(comparison.page(run, run, [], compare.compare(*sides)), width)
     table = page.split("settings are the same")[1]
-    head, _, first, *lines = table.strip().split("\n")
-    assert [table.count(figure) for figure in (" us ", "1.050")] == [2, 3]
-    folded = "".join(line[: head.index("mode")].strip() for line in (first, *lines))
-    assert folded.startswith(CASE)
+    same, head, _, *lines = table.strip().split("\n")
+    assert same == "mode kernel/warm"
+    assert table.count(" us ") == 4
+    folded = "".join(line[: head.index("ratio")].strip() for line in lines)
+    assert folded.startswith("".join(cases))
     assert "…" not in table
     assert max(map(len, table.splitlines()[:-4])) <= width
 
