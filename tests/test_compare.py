@@ -220,7 +220,11 @@ def test_a_narrow_comparison_folds_cases_and_cuts_no_figure(width):
     """Two cases that differ at their ends can be told apart; figures may go on below."""
     cases = [f"copies_of_rows[columns=12288,impl=number_{n}]" for n in "ab"]
     sides = [
-        [dataclasses.replace(each, case=case) for case in cases for each in side(factor)]
+        [
+            dataclasses.replace(each, case=case)
+            for case in cases
+            for each in side(factor)
+        ]
         for factor in (1.0, 1.05)
     ]
     run = trials.run()

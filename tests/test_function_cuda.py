@@ -506,7 +506,9 @@ def test_integers_out_of_range_are_refused_on_a_gpu_too(driver):
     a = view(0x1000, dtype="int32")
     add(a)
     for _ in range(2):
-        with pytest.raises(KernelError, match=r"scalar n is .*, expected a number of int32"):
+        with pytest.raises(
+            KernelError, match=r"scalar n is .*, expected a number of int32"
+        ):
             add(a, n=1 << 70)
         add(a, n=-5)
     assert driver.passed[-1][1] == struct.pack("<q", -5)
