@@ -9,9 +9,6 @@ so that a cast behind it may start before it:
     f16(f32(y))  is  y             where y is f16(x): a second rounding to the same type
     f32(f64(h))  is  f32(h)        for a half h
 
-Twice the bits of a half and two more are in a float32: a sum or a difference of two
-halves in float32 that is rounded to one is theirs, which a GPU has an instruction for.
-
 Before that, carries of loops that count or that nobody reads are gone: see `carries`. A
 row at a computed index is, where there are no loops, elements taken there as any others.
 A rounding that changes values stays, as the one between `bias_layernorm`'s two biases.
@@ -26,7 +23,7 @@ from operator import and_
 from typing import Final
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.dtypes import HALVES, bool_, float32, widens
+from steelyard_kernels.dtypes import bool_, widens
 from steelyard_kernels.expression.carries import lean
 from steelyard_kernels.expression.expr import (
     Apply,
@@ -49,7 +46,7 @@ from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import rewritten
 from steelyard_kernels.expression.rounding import round_constant
 from steelyard_kernels.expression.rows import gathered_row
-from steelyard_kernels.expression.structure import everywhere, users
+from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.monoids import MONOIDS
 
 _BIT: Final = {dtype: 1 << place for place, dtype in enumerate(dtypes.ALL)}
@@ -63,18 +60,17 @@ _HOLDS: Final = {  # a dtype's values are exact in these, as a set of bits
 }
 _SIGNS: Final = frozenset({"negative", "abs"})
 _EXTREMA: Final = frozenset({"maximum", "minimum"})
-_SUMS: Final = frozenset({"add", "subtract"})
 _MOVES: Final = (Broadcast, Reshape, View, Gather, Row, Chain, Chains)
 
 
 def simplify(program: Program) -> Program:
     """Return the program without redundant casts and carries; itself if it has none."""
     program = _without_rows(lean(program))
-    behind = [casts for node in everywhere(program.nodes) if (casts := _behind(node))]
+    behind = [node for node in everywhere(program.nodes) if _behind_cast(node)]
     if not behind:
         return program  # nothing to prove: most programs
     exact = _exact_casts(program)
-    if not any(exact.issuperset(casts) for casts in behind):
+    if not any(_below(node).number in exact for node in behind):
         return program
     return _rebuilt(program, exact)
 
@@ -93,30 +89,16 @@ def _without_rows(program: Program) -> Program:
     return rewritten(program, rule)
 
 
-def _behind(node: Node) -> set[int]:
-    """Return the numbers of the casts that a cast converts, or adds and rounds."""
-    if not isinstance(node, Cast):
-        return set()
-    total = _rounded_sum(node)
-    below = [*map(_below, total.args if total else (node.arg,))]
-    if not all(isinstance(each, Cast) for each in below):
-        return set()
-    return {each.number for each in below}
-
-
-def _rounded_sum(node: Cast) -> Apply | None:
-    """Return the float32 sum or difference that a cast rounds to a half."""
-    arg = node.arg
-    if not isinstance(arg, Apply) or arg.op not in _SUMS or node.dtype not in HALVES:
-        return None
-    return arg if arg.dtype is float32 else None
+def _behind_cast(node: Node) -> bool:
+    return isinstance(node, Cast) and isinstance(_below(node), Cast)
 
 
 def _below(node: Node) -> Node:
-    """Return a node, or what is broadcast to it."""
-    while isinstance(node, Broadcast):
-        node = node.arg
-    return node
+    """Return what a cast converts, whatever it was broadcast to in between."""
+    (below,) = operands(node)
+    while isinstance(below, Broadcast):
+        below = below.arg
+    return below
 
 
 def _exact_casts(program: Program) -> set[int]:
@@ -169,7 +151,6 @@ def _of_constant(node: Constant) -> int:
 def _rebuilt(program: Program, exact: set[int]) -> Program:
     """Make the program again, with every cast started before the exact ones below it."""
     source: dict[int, Node] = {}  # the same values before exact casts, where there are
-    used = users(everywhere(program.nodes))
 
     def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
         if not isinstance(node, Cast | Broadcast):
@@ -179,11 +160,6 @@ def _rebuilt(program: Program, exact: set[int]) -> Program:
         if isinstance(node, Cast):
             if node.number in exact:
                 source[node.number] = before
-            total = _rounded_sum(node)
-            if total and used[total.number] == 1:  # else it is kept in float32 anyway
-                args = [source.get(each.number, each) for each in total.args]
-                if all(each.dtype is node.dtype for each in args):
-                    return graph.apply(total.op, *args)
             return graph.cast(before, node.dtype)
         new = graph.broadcast(made[arg], node.shape)
         if arg in source:

@@ -108,8 +108,7 @@ def _cost(value: Value, walk: Walk) -> float:
         return 1
     if isinstance(node, Apply):
         cost = OPERATIONS[node.op].cost.cpu
-        converted = 2 * (len(node.args) + 1) if node.dtype in dtypes.HALVES else 0
-        return cost * (FUNCTION if cost > 1 else 1) + converted
+        return cost * FUNCTION if cost > 1 else cost
     narrow = isinstance(node, Cast) and (
         node.dtype in dtypes.HALVES or node.arg.dtype in dtypes.HALVES
     )

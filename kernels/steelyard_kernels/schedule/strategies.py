@@ -25,6 +25,7 @@ from steelyard_kernels.expression.expr import (
     Segments,
     operands,
 )
+from steelyard_kernels.expression.halves import in_halves
 from steelyard_kernels.expression.rows import in_memory
 from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.monoids import MONOIDS
@@ -204,7 +205,7 @@ def _space(
 
     carries = _checked(program, device) == "carries"
     return search.space(
-        program,
+        _own(program, device),
         device,
         carries=carries,
         aligned=aligned,
@@ -213,11 +214,16 @@ def _space(
     )
 
 
+def _own(program: Program, device: Device) -> Program:
+    """Return the program as a device computes it."""
+    return in_halves(program) if isinstance(device, Gpu) else program
+
+
 def lower(
     program: Program, schedule: Schedule, device: Device, *, aligned: bool = True
 ) -> Lowered:
     """Return the loop-level kernel of a program under a schedule."""
-    kind = _kind(device)
+    kind, program = _kind(device), _own(program, device)
     from steelyard_kernels.nest import lower as nest
 
     if is_nothing(program):
@@ -243,7 +249,7 @@ def estimated_registers(program: Program, schedule: Schedule) -> int:
     from steelyard_kernels.schedule import search
 
     carries = strategy(program) == "carries"
-    return search.estimated_registers(program, schedule, carries=carries)
+    return search.estimated_registers(in_halves(program), schedule, carries=carries)
 
 
 def _kind(device: Device) -> str:
