@@ -8,6 +8,7 @@ from steelyard import SteelyardError
 from steelyard.analyse import rows
 from steelyard.report import columns, pivot, stored
 from steelyard.report.formats import Results
+from steelyard.report.grid import grid
 
 
 def titles(sheet):
@@ -91,6 +92,16 @@ def test_what_is_too_wide_goes_on_below(width):
         assert len(parts[-1].rows) == 1
     text = rendered(pivot.page(calls(), "mode"), 200)
     assert all(cell in text for line in whole.rows for cell in line)
+
+
+def test_what_names_all_rows_alike_is_in_the_title_of_a_wide_table():
+    """Once, as a terminal may have it; of figures that are none there is no part."""
+    titles_ = [name * 20 for name in "abc"]
+    lines = [("same\x1b[31m", n, "1", "-", "3") for n in "xy"]
+    parts = list(grid("times", ("case", "n"), titles_, lines).fitting(40))
+    assert [part.title for part in parts] == ["times, case same\\x1b[31m", "times"]
+    assert [titles(part) for part in parts] == [("n", titles_[0]), ("n", titles_[2])]
+    assert not list(grid("", ("case",), titles_, [("x", "-", "-", "-")]).fitting(40))
 
 
 def test_markdown_is_one_table_whatever_its_width():

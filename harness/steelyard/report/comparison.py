@@ -31,8 +31,8 @@ def ratios(made: Sequence[Comparison]) -> Iterator[RenderableType]:
         shown = replace(shown, columns=shown.columns[:-1])
     yield from ("", shown)
     alone = [c for c in made if c.ratio is None]
-    open_ = any(c.ratio and not c.ratio.known for c in made)
-    pairs = "One pair of blocks has no interval. " if open_ else ""
+    unknown = any(c.ratio and not c.ratio.known for c in made)
+    pairs = "One pair of blocks has no interval. " if unknown else ""
     yield Text(
         f"\nratio: time of new / base from blocks of the same number, with its 95 % "
         f"interval; above 1 is slower. {len(made) - len(alone)} of {len(made)} rows "

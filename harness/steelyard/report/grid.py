@@ -111,11 +111,11 @@ class Sheet(Generic[T]):
             return
         alike = [h for h, _ in heads if len({str(h.cell(r)) for r in self.rows}) == 1]
         if alike:
-            words = [f"{one.title} {one.cell(self.rows[0])}" for one in alike]
-            columns = [one for one, _ in sized if one not in alike]
+            words = [f"{one.title} {one.said(self.rows[0])}" for one in alike]
             title = ", ".join(filter(None, [self.title, *words]))
-            first, *others = replace(self, columns=columns).fitting(width)
-            yield from (replace(first, title=title), *others)
+            left = replace(self, columns=[c for c, _ in sized if c not in alike])
+            for place, sheet in enumerate(left.fitting(width)):
+                yield sheet if place else replace(sheet, title=title)
             return
         if _total(heads) + BETWEEN + max(size for _, size in rest) > width:
             heads = [(replace(h, folds=True), min(n, READABLE)) for h, n in heads]
