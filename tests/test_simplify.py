@@ -95,7 +95,7 @@ def test_a_rounded_sum_of_halves_is_theirs_on_a_gpu(dtype):
         return wide.astype(x.dtype), xp.exp(wide), product.astype(x.dtype)
 
     program = others.program(row, row)
-    assert text(in_halves(program)) == text(program)
+    assert in_halves(program) is program
 
 
 def test_a_program_without_redundant_casts_comes_back_itself():

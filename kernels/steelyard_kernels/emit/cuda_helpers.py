@@ -5,8 +5,7 @@ and infinities, and give a NaN for a NaN (its payload and sign go: 0x7fff). PTX 
 "Data Movement and Conversion Instructions: cvt": `.rn` "mantissa LSB rounds to nearest
 even", "subnormal numbers are supported" unless `.ftz`; to bf16 from sm_80 on. `min.NaN`
 and `max.NaN` (sm_80 on) give NaN if either operand is one. A sum of two halves rounds
-once, as the float32 sum does that is rounded to a half: 24 bits are 2 * 11 + 2 (Figueroa,
-"When is double rounding innocuous?", 1995).
+once, to what the float32 sum rounds to: see `expression.halves`.
 """
 
 from __future__ import annotations

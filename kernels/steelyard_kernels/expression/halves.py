@@ -28,31 +28,31 @@ def in_halves(program: Program) -> Program:
     """
     every = tuple(everywhere(program.nodes))
     used = users(every)
-    found = {node.number: halves for node in every if (halves := _halves(node))}
+    found = {node.number: halves for node in every if (halves := _halves(node, used))}
 
     def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
-        if node.number not in found or not isinstance(node, Cast):
+        if node.number not in found:
             return None
-        total = node.arg
-        if not isinstance(total, Apply) or used[total.number] > 1:
-            return None
-        terms = zip(found[node.number], total.args, strict=True)
+        assert isinstance(node, Cast)
+        assert isinstance(node.arg, Apply)
+        terms = zip(found[node.number], node.arg.args, strict=True)
         args = [graph.broadcast(made[half.number], at.shape) for half, at in terms]
-        return graph.apply(total.op, *args)
+        return graph.apply(node.arg.op, *args)
 
     return rewritten(program, rule) if found else program
 
 
-def _halves(node: Node) -> list[Node]:
-    """Return the halves whose float32 sum or difference a node rounds to one."""
+def _halves(node: Node, used: Mapping[int, int]) -> list[Node]:
+    """Return the halves whose float32 sum or difference a node alone reads and rounds."""
     if not isinstance(node, Cast) or node.dtype not in HALVES:
         return []
     total = node.arg
-    if not (isinstance(total, Apply) and (total.op, total.dtype) in SUMS):
+    if not isinstance(total, Apply) or (total.op, total.dtype) not in SUMS:
         return []
     below = [*map(_below, total.args)]
-    casts = [each.arg for each in below if isinstance(each, Cast)]
-    return casts if [each.dtype for each in casts] == [node.dtype] * len(below) else []
+    halves = [each.arg for each in below if isinstance(each, Cast)]
+    alike = [each.dtype for each in halves] == [node.dtype] * len(below)
+    return halves if alike and used[total.number] == 1 else []
 
 
 def _below(node: Node) -> Node:
