@@ -214,7 +214,8 @@ class Team:
         self.moved = bytes_moved(nest.program)
         every = [(v.node, v.offset) for v in nest.values if isinstance(v.source, Input)]
         every += [(o.value.node, o.offset) for o in nest.outputs]
-        self.has_columns = any(is_column(nest, value) for value in nest.values)
+        columns = [v.node.dtype.bytes for v in nest.values if is_column(nest, v)]
+        self.column_bytes = sum(columns)  # an element, of arrays that all rows share
         self.widest = max([node.dtype.bytes for node, _ in every])
         axes = range(len(nest.extents))
         self.near = {NAMES[axis]: nearness(nest, axis) for axis in axes}
@@ -348,9 +349,8 @@ class Team:
         if schedule.hoist is None:
             return 0
         cut = schedule.cuts[-1]
-        each = [v.node.dtype.bytes for v in self.nest.values if is_column(self.nest, v)]
         vectors = cut.at(Place.VECTOR) * cut.at(Place.REGISTER)
-        return schedule.threads * vectors * sum(each)
+        return schedule.threads * vectors * self.column_bytes
 
     def _vectors(self, cut: Cut) -> int:
         """Return how many vectors a thread has of a loop."""

@@ -54,8 +54,13 @@ MOST_OF_A_WARP: Final = 40  # of two rows
 # 5 to 11 % than still more: rows of 3000 halves and 20480 float32 on an H200.
 FEW_ELEMENTS: Final = 36
 SURE: Final = 256
-# Rows of up to so many elements have been held by blocks of a thread's FEW_ELEMENTS.
+# Rows of up to so many elements have been held by blocks of a thread's FEW_ELEMENTS. Where
+# they share four columns of halves blocks that stay took .88 of that at 12288 elements, and
+# 1.08 at 14336, where less than a fifth of the first-level cache is left beside these.
 SURE_HELD: Final = 28 << 10
+SURE_BESIDE: Final = 8 << 10  # beside MANY bytes of columns an element
+MANY: Final = 8
+MOST_COLUMNS: Final = 200 << 10  # bytes of all blocks of a multiprocessor
 # Vectors of so many bytes along rows that begin anywhere are better than wider ones that
 # the first and the last elements do not fill.
 NARROW_BYTES: Final = 8
@@ -229,7 +234,7 @@ class _Frame:
         """
         *_, narrow = widths = self.lanes(self.axis)
         held = -(-self.extent // (narrow * WARP)) * narrow
-        if widths[0] < HALVES or held > MOST_OF_A_WARP or self.team.has_columns:
+        if widths[0] < HALVES or held > MOST_OF_A_WARP or self.team.column_bytes:
             return False
         is_read = not any(o.offset.step(self.axis) for o in self.nest.outputs)
         return threads == 2 * WARP or (threads == WARP and lanes > narrow and is_read)
@@ -237,7 +242,7 @@ class _Frame:
     def _clustered(self, gpu: Gpu, lanes: int) -> Iterator[tuple[Cut, ...]]:
         """Yield the cuts of rows that the blocks of a cluster hold together."""
         behind = self.behind(lanes)
-        extent, columns = self.extent + behind, self.team.has_columns
+        extent, columns = self.extent + behind, self.team.column_bytes
         if extent < LONG or not gpu.clusters or (behind and columns):
             return  # columns are read one by one: by turns of a block RMSNorm took .96
         for blocks in TOGETHER:
@@ -275,10 +280,11 @@ class _Frame:
         other block has all of a row. LayerNorm of 8192 rows of 768 to 2048 halves on an H200
         took 1.06 to 1.14 times as long by them as by blocks of few registers.
         """
-        lanes, columns = self.lanes(self.axis)[0], self.team.has_columns
+        lanes, columns = self.lanes(self.axis)[0], self.team.column_bytes
         behind = self.behind(lanes)
         long = columns and gpu.clusters and self.extent >= LONG
-        sure = self.extent <= SURE_HELD and not (columns and behind)
+        held = SURE_BESIDE if columns >= MANY else SURE_HELD
+        sure = self.extent <= held and not (columns and behind)
         if likely and sure and not long:
             return
         counts = BEHIND if behind else FITTED
@@ -303,7 +309,7 @@ class _Frame:
         need, threads = self.team.registers(schedule), schedule.threads
         shared = self.team.shared_bytes(schedule)
         fit = gpu.blocks_resident(threads, need, shared)
-        if not fit or shared > gpu.most_shared:
+        if not fit or shared > gpu.most_shared or fit * shared > MOST_COLUMNS:
             return
         side = schedule.cuts[0].size
         alike = lanes // gcd(lanes, side) if self.behind(lanes) else 1
