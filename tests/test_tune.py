@@ -59,6 +59,21 @@ def attend(q, k, v, w):
     e = xp.exp(q @ k.T)
     return xp.tanh(e / xp.sum(e, axis=-1, keepdims=True) @ v @ w) + q
 """
+BENCHMARK = """
+from steelyard import benchmark
+from steelyard_kernels import kernel
+
+@kernel
+def double(x):
+    return x + x
+
+@benchmark
+def scaled(b):
+    x = b.input(4096, "float32")
+    y = b.output(4096, "float32")
+    b.check(lambda x: 2 * x, x)
+    return b.launch(double, x, out=y)
+"""
 TOP = 40
 SMALL = Point("triad", (), (((4096,), "float32"), ((4096,), "float32")), "cpu")
 
@@ -542,6 +557,24 @@ def test_a_case_says_kernel_arrays_and_schedule():
     assert named.axes["arrays"] == "4096:float32 4096:float32"
     assert schedule.label in str(named.axes["schedule"])
     assert named.describe().check is not None
+
+
+@pytest.mark.parametrize("benchmarked", [False, True])
+def test_candidates_share_buffers_and_answers(tmp_path, benchmarked):
+    """So that many are measured in one process, in rounds."""
+    named, arrays = (
+        "bias_layernorm",
+        (((64, 768), "float16"), *[((768,), "float16")] * 4),
+    )
+    if benchmarked:
+        own, arrays = tmp_path / "own.py", ()
+        own.write_text(BENCHMARK)
+        named = f"{own}:scaled"
+    point = Point(named, (), arrays, "cpu")
+    every = Tuned.of(point)._schedules.values()
+    first, *others = [case(point, schedule).describe() for schedule in every]
+    assert others
+    assert all(replace(each, call=first.call) == first for each in others)
 
 
 def test_the_models_choices_are_near_the_best_that_was_measured():
