@@ -23,7 +23,7 @@ from steelyard_kernels.schedule.model import (
     traffic,
 )
 from steelyard_kernels.schedule.schedule import LAST, Place, Schedule
-from steelyard_kernels.schedule.transposition import blocks, transposed_of
+from steelyard_kernels.schedule.transposition import Transposed, blocks, transposed_of
 
 Model: TypeAlias = Callable[[Schedule], Prediction]
 
@@ -50,7 +50,7 @@ def model(nest: Nest, machine: Machine) -> Model:
     again = work(nest) / elements  # how often an element's statements are done
     full = machine.lanes(4)
     reduced = any(value.over for value in nest.values)
-    sorting = line_ns(nest)
+    turned, sorting = transposed_of(nest), line_ns(nest)
 
     def predict(schedule: Schedule) -> Prediction:
         first, threads = schedule.cuts[0], schedule.threads
@@ -64,7 +64,7 @@ def model(nest: Nest, machine: Machine) -> Model:
         key = threads, schedule.streaming
         if key not in memory:
             memory[key] = memory_term(moved, schedule, machine)
-        moving = memory[key] * _longer(nest, schedule)
+        moving = memory[key] * _longer(nest, schedule, turned, reduced=reduced)
         vectors = again * elements / full / (1 if threads else machine.threads)
         live = statements * unroll * (lanes / full) / 2
         spills = max(0.0, live - REGISTERS) * OPERATION_NS / 8
@@ -88,11 +88,12 @@ def model(nest: Nest, machine: Machine) -> Model:
     return predict
 
 
-def _longer(nest: Nest, schedule: Schedule) -> float:
+def _longer(
+    nest: Nest, schedule: Schedule, turned: Transposed | None, *, reduced: bool
+) -> float:
     """Return how many times longer than whole rows, one after another, memory takes."""
     if not nest.space:
         return 1.0
-    turned, reduced = transposed_of(nest), any(value.over for value in nest.values)
     (cut,) = [cut for cut in schedule.cuts if NAMES[nest.space - 1] in cut.axes]
     beside = prod([n for n, place in cut.factors if place not in LAST])
     if turned is not None:

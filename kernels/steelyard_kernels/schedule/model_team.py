@@ -220,6 +220,7 @@ class Team:
         axes = range(len(nest.extents))
         self.near = {NAMES[axis]: nearness(nest, axis) for axis in axes}
         self._extents: dict[str, int] = {}
+        self._residues: dict[int, int | None] = {}
 
     def extent(self, cut: Cut) -> int:
         """Return the indices of a loop."""
@@ -228,6 +229,12 @@ class Team:
             found = prod([self.nest.extents[NAMES.index(axis)] for axis in cut.axes])
             self._extents[cut.axes] = found
         return found
+
+    def residue(self, lanes: int) -> int | None:
+        """Return the elements from one row to the next, modulo so many lanes."""
+        if lanes not in self._residues:
+            self._residues[lanes] = residue(self.nest, lanes)
+        return self._residues[lanes]
 
     def is_held(self, schedule: Schedule) -> bool:
         """Say whether one turn has all of what threads walk."""
@@ -319,7 +326,7 @@ class Team:
         walks = prod([-(-self.extent(each) // each.size) for each in inner])
         vector = lanes * (does.elements * side + does.shared)
         columns = does.columns / self.widest
-        if not schedule.blocks and residue(self.nest, lanes):
+        if not schedule.blocks and self.residue(lanes):
             columns *= lanes  # each element by itself
         vector += ACCESS_INSTRUCTIONS * (does.accesses * side + columns)
         once = PLACE_INSTRUCTIONS + REDUCE_INSTRUCTIONS * does.reductions * side

@@ -32,7 +32,7 @@ from steelyard_kernels.schedule.legality_gpu import (
 )
 from steelyard_kernels.schedule.lines import line_bytes
 from steelyard_kernels.schedule.model_team import Team, allowance
-from steelyard_kernels.schedule.order import in_order, residue
+from steelyard_kernels.schedule.order import in_order
 from steelyard_kernels.schedule.schedule import Cut, Place, Refuse, Schedule
 
 # Threads of a row that are always worth trying; others fit a number of vectors each.
@@ -163,6 +163,7 @@ class _Frame:
         lines = ACROSS[0] * line_bytes(nest, cpu=False)
         nearer = team.near[NAMES[shared - 1]] < team.near[NAMES[axis]]
         self.is_across = nearer and lines <= SHARED_BYTES
+        self.widths = self.lanes(axis)
 
     def cuts(
         self, first: tuple[tuple[int, Place], ...], along: tuple[tuple[int, Place], ...]
@@ -190,7 +191,7 @@ class _Frame:
         rest = gcd(nest.extents[axis], *steps)
         wanted = {gcd(rest, size // widest) for size in (VECTOR_BYTES, 8)}
         narrow = max(wanted) * widest < NARROW_BYTES
-        if narrow and axis == self.axis and residue(nest, VECTOR_BYTES // widest):
+        if narrow and axis == self.axis and self.team.residue(VECTOR_BYTES // widest):
             wanted.add(VECTOR_BYTES // widest)
         return tuple(sorted(wanted, reverse=True))
 
@@ -202,11 +203,11 @@ class _Frame:
 
     def behind(self, lanes: int) -> int:
         """Return how many elements more than a row has its vectors may take up."""
-        return lanes - 1 if residue(self.nest, lanes) else 0
+        return lanes - 1 if self.team.residue(lanes) else 0
 
     def along(self, gpu: Gpu, *, likely: bool) -> Iterator[tuple[Cut, ...]]:
         """Yield the cuts of rows: a warp each, or a block's warps."""
-        widths = self.lanes(self.axis)
+        widths = self.widths
         busy = [lanes for lanes in widths if self.extent >= lanes * WARP]
         for lanes in (busy or widths[-1:]) if likely else widths:
             behind = self.behind(lanes)
@@ -232,7 +233,7 @@ class _Frame:
         Of 8192 rows of 1000 that share nothing: cross-entropy took 10.1 us by two warps a
         row and 9.0 by one, a logsumexp 6.2 in vectors of 16 bytes and 5.9 of 8.
         """
-        *_, narrow = widths = self.lanes(self.axis)
+        *_, narrow = widths = self.widths
         held = -(-self.extent // (narrow * WARP)) * narrow
         if widths[0] < HALVES or held > MOST_OF_A_WARP or self.team.column_bytes:
             return False
@@ -280,7 +281,7 @@ class _Frame:
         other block has all of a row. LayerNorm of 8192 rows of 768 to 2048 halves on an H200
         took 1.06 to 1.14 times as long by them as by blocks of few registers.
         """
-        lanes, columns = self.lanes(self.axis)[0], self.team.column_bytes
+        lanes, columns = self.widths[0], self.team.column_bytes
         behind = self.behind(lanes)
         long = columns and gpu.clusters and self.extent >= LONG
         held = SURE_BESIDE if columns >= MANY else SURE_HELD
