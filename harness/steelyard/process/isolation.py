@@ -18,10 +18,11 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from operator import setitem
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -31,9 +32,7 @@ Made = TypeVar("Made")
 LIBRARIES: Final = {*sys.stdlib_module_names, "numpy", "psutil", "steelyard"}
 """Packages of which no function may be another after a turn."""
 
-LIMITS: Final = sorted(
-    (name, getattr(resource, name)) for name in dir(resource) if "RLIMIT_" in name
-)
+LIMITS: Final = [getattr(resource, name) for name in dir(resource) if "RLIMIT_" in name]
 
 STREAMS: Final = (
     *((sys, name) for name in ("stdin", "stdout", "stderr", "displayhook")),
@@ -66,6 +65,16 @@ class Property:
     """Whether it changes by ordinary use, which nobody needs to be told of."""
 
 
+def _together(*pairs: tuple[Callable[[], Any], Callable[[Any], object]]) -> Property:
+    """Return a property of several parts, each with what reads and what writes it."""
+
+    def write(wanted: Sequence[Any]) -> None:
+        for (_, put), value in zip(pairs, wanted, strict=True):
+            put(value)
+
+    return Property(lambda: tuple(read() for read, _ in pairs), write)
+
+
 def _folder() -> str:
     try:
         return os.getcwd()  # noqa: PTH109 # text compares at once
@@ -93,11 +102,6 @@ def _scheduling() -> tuple[int, int]:
     return os.sched_getscheduler(0), os.sched_getparam(0).sched_priority
 
 
-def _set_limits(wanted: Mapping[int, tuple[int, int]]) -> None:
-    for which, limit in wanted.items():
-        resource.setrlimit(which, limit)
-
-
 def _handlers() -> dict[int, Any]:
     return {number: signal.getsignal(number) for number in signal.valid_signals()}
 
@@ -118,11 +122,6 @@ def _set_timers(wanted: list[bool]) -> None:
             signal.setitimer(which, 0)
 
 
-def _set_streams(wanted: tuple[Any, ...]) -> None:
-    for (place, name), value in zip(STREAMS, wanted, strict=True):
-        setattr(place, name, value)
-
-
 def _standard() -> list[tuple[int, int, bool] | None]:
     """Return which files have the numbers of standard streams, and whether these are shut."""
     found: list[tuple[int, int, bool] | None] = []
@@ -137,27 +136,9 @@ def _standard() -> list[tuple[int, int, bool] | None]:
     return found
 
 
-def _set_user(wanted: tuple[tuple[int, int, int], tuple[int, int, int]]) -> None:
-    os.setresuid(*wanted[0])
-    os.setresgid(*wanted[1])
-
-
 def _set_filters(wanted: list[Any]) -> None:
     warnings.filters[:] = wanted  # type: ignore[index] # a list in all versions
     warnings._filters_mutated()  # type: ignore[attr-defined] # noqa: SLF001 # or modules keep what they decided by
-
-
-def _collector() -> tuple[Any, ...]:
-    return gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.get_freeze_count() > 0
-
-
-def _set_collector(wanted: tuple[Any, ...]) -> None:
-    enabled, thresholds, flags, frozen = wanted
-    (gc.enable if enabled else gc.disable)()
-    gc.set_threshold(*thresholds)
-    gc.set_debug(flags)
-    if not frozen:
-        gc.unfreeze()
 
 
 def _random() -> tuple[Any, ...]:
@@ -210,33 +191,12 @@ def _decimals() -> tuple[Any, ...]:
     return *limits, [], traps
 
 
-def _numpy() -> tuple[Any, ...]:
-    return np.geterr(), np.geterrcall(), np.getbufsize()
-
-
-def _set_numpy(wanted: tuple[Any, ...]) -> None:
-    np.seterr(**wanted[0])
-    np.seterrcall(wanted[1])
-    np.setbufsize(wanted[2])
-
-
-def _set_tracing(wanted: tuple[Any, ...]) -> None:
-    sys.settrace(wanted[0])
-    sys.setprofile(wanted[1])
-
-
-def _set_interpreter(wanted: tuple[int, float]) -> None:
-    sys.setrecursionlimit(wanted[0])
-    sys.setswitchinterval(wanted[1])
-
-
-def _set_path(wanted: list[str]) -> None:
-    sys.path[:] = wanted
-
-
 PROPERTIES: Final[Mapping[str, Property]] = {
     # First: only its rights put the others back.
-    "user": Property(lambda: (os.getresuid(), os.getresgid()), _set_user),
+    "user": _together(
+        (os.getresuid, lambda v: os.setresuid(*v)),
+        (os.getresgid, lambda v: os.setresgid(*v)),
+    ),
     # Before what is computed with it.
     "floating point": Property(_floats, lambda v: _maths().fesetenv(bytes(v[2]))),
     "current folder": Property(_folder, os.chdir),
@@ -245,7 +205,11 @@ PROPERTIES: Final[Mapping[str, Property]] = {
         partial(locale.setlocale, locale.LC_ALL),
         partial(locale.setlocale, locale.LC_ALL),
     ),
-    "NumPy's errors": Property(_numpy, _set_numpy),
+    "NumPy's errors": _together(
+        (np.geterr, lambda v: np.seterr(**v)),
+        (np.geterrcall, np.seterrcall),
+        (np.getbufsize, np.setbufsize),
+    ),
     "processors": Property(
         partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0)
     ),
@@ -257,8 +221,11 @@ PROPERTIES: Final[Mapping[str, Property]] = {
         _scheduling, lambda v: os.sched_setscheduler(0, v[0], os.sched_param(v[1]))
     ),
     "umask": Property(_umask, os.umask),
-    "limits": Property(
-        lambda: {which: resource.getrlimit(which) for _, which in LIMITS}, _set_limits
+    "limits": _together(
+        *(
+            (partial(resource.getrlimit, which), partial(resource.setrlimit, which))
+            for which in LIMITS
+        )
     ),
     # Before handlers: without its own, a timer's next signal ends the process.
     "timers": Property(_timers, _set_timers),
@@ -267,20 +234,30 @@ PROPERTIES: Final[Mapping[str, Property]] = {
         partial(signal.pthread_sigmask, signal.SIG_BLOCK, ()),
         partial(signal.pthread_sigmask, signal.SIG_SETMASK),
     ),
-    "sys.path": Property(lambda: list(sys.path), _set_path),
+    "sys.path": Property(
+        lambda: list(sys.path), lambda v: setitem(sys.path, slice(None), v)
+    ),
     # Nothing puts these back: what was opened since may have their numbers.
     "standard input and output": Property(_standard, lambda _: None),
-    "streams and hooks": Property(
-        lambda: tuple(getattr(place, name) for place, name in STREAMS), _set_streams
+    "streams and hooks": _together(
+        *((partial(getattr, *one), partial(setattr, *one)) for one in STREAMS)
     ),
-    "tracing": Property(lambda: (sys.gettrace(), sys.getprofile()), _set_tracing),
-    "the interpreter's limits": Property(
-        lambda: (sys.getrecursionlimit(), sys.getswitchinterval()), _set_interpreter
+    "tracing": _together(
+        (sys.gettrace, sys.settrace), (sys.getprofile, sys.setprofile)
+    ),
+    "the interpreter's limits": _together(
+        (sys.getrecursionlimit, sys.setrecursionlimit),
+        (sys.getswitchinterval, sys.setswitchinterval),
     ),
     "the filters of warnings": Property(
         lambda: list(warnings.filters), _set_filters, quiet=True
     ),
-    "garbage collector": Property(_collector, _set_collector),
+    "garbage collector": _together(
+        (gc.isenabled, lambda on: (gc.enable if on else gc.disable)()),
+        (gc.get_threshold, lambda v: gc.set_threshold(*v)),
+        (gc.get_debug, gc.set_debug),
+        (lambda: gc.get_freeze_count() > 0, lambda frozen: frozen or gc.unfreeze()),
+    ),
     "random numbers": Property(_random, _set_random, quiet=True),
     "decimal context": Property(
         _decimals, lambda v: decimal.setcontext(decimal.Context(*v))
