@@ -262,15 +262,10 @@ def under_way(baseline: str, folder: Path) -> Iterator[None]:
     Raises:
         SteelyardError: the disk refuses.
     """
-    place, before = folder / LAST, _before(folder)
+    place = folder / LAST
     try:
-        for other in folder.glob(f".{LAST}.before.*"):
-            other.unlink()  # of a gate that was killed
-        if place.exists():
-            place.replace(before)
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
-            before.touch()
+        folder.mkdir(parents=True, exist_ok=True)
+        _BEFORE[place] = place.read_bytes() if place.exists() else b""
     except OSError as error:
         raise SteelyardError(
             f"{place}: {error.strerror}. A gate's outcome is kept beside the store: name "
@@ -289,27 +284,26 @@ def under_way(baseline: str, folder: Path) -> Iterator[None]:
         raise
 
 
+_BEFORE: Final[dict[Path, bytes]] = {}
+"""What was the last outcome before the gate that is under way, by its place."""
+
+
 def _take_back(folder: Path) -> None:
     """Have the outcome before the gate that is under way be the last again."""
-    place, before = folder / LAST, _before(folder)
-    if not before.exists():
-        return
+    place = folder / LAST
+    before = _BEFORE.pop(place, None)
     with suppress(OSError):
-        if _under_way() not in place.read_text(encoding="utf-8"):
-            before.unlink()  # another gate ended meanwhile
-        elif before.stat().st_size:
-            before.replace(place)
+        # Another gate may have ended meanwhile.
+        if before is None or _under_way() not in place.read_text(encoding="utf-8"):
+            return
+        if before:
+            files.replace(place, before)
         else:
             place.unlink()
-            before.unlink()
 
 
 def _under_way() -> str:
     return f" in process {os.getpid()} has no verdict"
-
-
-def _before(folder: Path) -> Path:
-    return folder / f".{LAST}.before.{os.getpid()}"
 
 
 def keep(outcome: Outcome, folder: Path) -> Path:
@@ -327,7 +321,6 @@ def keep(outcome: Outcome, folder: Path) -> Path:
         _take_back(folder)
         return folder / LAST
     _write(outcome, folder)
-    _before(folder).unlink(missing_ok=True)
     return folder / LAST
 
 
