@@ -191,11 +191,8 @@ class _Judged:
     def _segments(self) -> list[_LogSegment]:
         return [self._segment(a, b) for a, b in pairwise(self.cuts)]
 
-    def _strengths(self) -> list[float]:
-        return [self._strength(a, b) for a, b in pairwise(self._segments())]
-
     def _drop_weakest(self) -> bool:
-        strengths = self._strengths()
+        strengths = [self._strength(a, b) for a, b in pairwise(self._segments())]
         if not strengths or min(strengths) >= 1:
             return False
         del self.cuts[1 + strengths.index(min(strengths))]

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from steelyard.declare import mode
 from steelyard.declare.benchmark import (
@@ -99,7 +99,10 @@ def of(
         kind = UnjudgedError if found["unjudged"] else SteelyardError
         raise kind(printable(str(found["error"])))
     return Listing(
-        [_case(one) for one in found["cases"]],
+        [
+            Listed(Described(elsewhere, {}, one), one["axes"], one)
+            for one in found["cases"]
+        ],
         frozenset(found["every"]),
         tuple(map(Path, found["files"])),
     )
@@ -117,10 +120,6 @@ def _run(
             f"importing the suites was not done within {seconds:g} s and was ended. "
             "Look for a loop that does not stop, or raise --timeout."
         ) from None
-
-
-def _case(said: Mapping[str, Any]) -> Case:
-    return Listed(Described(elsewhere, {}, said), said["axes"], said)
 
 
 def known(

@@ -62,7 +62,11 @@ def measure(
             found.blocks += 1
             if found.cut_short:
                 break
-    found.cycles = _complete(clocked, found.times)
+    found.cycles = {
+        key: one
+        for key, one in clocked.items()
+        if one.blocks and len(one.blocks) == len(found.times[key].blocks)
+    }
     return found
 
 
@@ -87,14 +91,3 @@ def _take(
         found.times[key] = one.add(reading.ratio, reading.mean, reading.grain)
         if reading.cycles is not None:
             clocked[key] = clocked[key].add(reading.cycles)
-
-
-def _complete(
-    clocked: Mapping[str, Evidence], times: Mapping[str, Evidence]
-) -> dict[str, Evidence]:
-    """Return the cycles of points that have as many blocks of them as of times."""
-    return {
-        key: one
-        for key, one in clocked.items()
-        if one.blocks and len(one.blocks) == len(times[key].blocks)
-    }

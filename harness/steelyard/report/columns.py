@@ -43,7 +43,7 @@ def of(
     for name in names:
         if name not in shared:
             number = all(isinstance(r.axes.get(name, 0), (int, float)) for r in group)
-            yield Column(name, _axis(name), right=number, names=True)
+            yield Column(name, axis(name), right=number, names=True)
     if len({row.mode for row in group}) > 1:
         yield Column("mode", lambda row: row.mode, right=False, names=True)
     yield Column("time", text.time)
@@ -195,7 +195,8 @@ def _fact(name: str, write: Callable[[Any], str] = str) -> Callable[[Row], str]:
     return cell
 
 
-def _axis(name: str) -> Callable[[Row], str]:
+def axis(name: str) -> Callable[[Row], str]:
+    """Return what writes an axis of a row."""
     return lambda row: str(row.axes.get(name, units.NOTHING))
 
 

@@ -42,12 +42,9 @@ def dumps(outcome: Outcome) -> str:
     text = "\n".join([MARKER, *_lines(outcome)]) + "\n"
     if len(text) <= MOST:
         return text
-    rest = "\n</details>\n" * (text[:MOST].count("<details>") - _closed(text[:MOST]))
-    return f"{text[:MOST].rpartition(chr(10))[0]}\n{rest}\nCut here: it is too long.\n"
-
-
-def _closed(text: str) -> int:
-    return text.count("</details>")
+    cut = text[:MOST]
+    rest = "\n</details>\n" * (cut.count("<details>") - cut.count("</details>"))
+    return f"{cut.rpartition(chr(10))[0]}\n{rest}\nCut here: it is too long.\n"
 
 
 def _lines(outcome: Outcome) -> Iterator[str]:

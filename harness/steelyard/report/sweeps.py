@@ -60,7 +60,8 @@ def sentences(run: Run, made: Sequence[Row]) -> Iterator[str]:
 def _size(row: Row, across: str, copies: Copies) -> Size:
     assert row.estimate is not None
     work = {name: row.fact(name) for name in MEASURES}
-    work[COPY] = next((copies[key] for key in _peers(row) if key in copies), None)
+    peers = (_without(row, name) for name in row.axes)
+    work[COPY] = next((copies[key] for key in peers if key in copies), None)
     if row.peak is not None and row.peak.bound == COPY:
         work[COPY] = row.peak.share * row.estimate.value
     known = {name: float(value) for name, value in work.items() if value}
@@ -72,10 +73,6 @@ def _copy(row: Row) -> Iterator[tuple[tuple[Any, ...], float]]:
     for name, value in row.axes.items():
         if value == COPY and row.estimate is not None:
             yield _without(row, name), row.estimate.value
-
-
-def _peers(row: Row) -> Iterator[tuple[Any, ...]]:
-    return (_without(row, name) for name in row.axes)
 
 
 def _without(row: Row, axis: str) -> tuple[Any, ...]:

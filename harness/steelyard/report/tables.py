@@ -140,12 +140,16 @@ def ledger_sheets(made: Sequence[Row]) -> Iterator[Sheet[Line]]:
 
 def _ledger(name: str, group: Sequence[Row]) -> Sheet[Line]:
     axes = dict.fromkeys(axis for row in group for axis in row.axes)
-    shared = {a: group[0].axes.get(a) for a in axes if _values(group, a) == 1}
+    shared = {
+        a: group[0].axes.get(a)
+        for a in axes
+        if len({str(row.axes.get(a)) for row in group}) == 1
+    }
     modes = len({row.mode for row in group}) > 1
     fullest = sorted((row.ledger() for row in group), key=len, reverse=True)
     parts = dict.fromkeys(p for one in fullest for p in one if p != "untracked")
     heads: dict[str, Callable[[Row], str]] = {
-        axis: _axis(axis) for axis in axes if axis not in shared
+        axis: columns_.axis(axis) for axis in axes if axis not in shared
     }
     if modes:
         heads["mode"] = lambda row: row.mode
@@ -157,14 +161,6 @@ def _ledger(name: str, group: Sequence[Row]) -> Sheet[Line]:
     lines = (tuple(cell(row) for cell in each) for row in group)
     named = title if modes else f"{title} {group[0].mode}"
     return grid(named, tuple(heads), tuple(cells), lines)
-
-
-def _values(group: Sequence[Row], axis: str) -> int:
-    return len({str(row.axes.get(axis)) for row in group})
-
-
-def _axis(name: str) -> Callable[[Row], str]:
-    return lambda row: str(row.axes.get(name, units.NOTHING))
 
 
 def _part(name: str) -> Callable[[Row], str]:

@@ -89,7 +89,8 @@ def blocks(row: Row) -> Markup:
         if trial.block != at:  # the usual numbers say nothing
             marks.append(svg.words(LEFT - 8, y + 4, str(trial.block)))
     bottom = LINE * len(each)
-    ends = (svg.words(x(v), bottom + 12, units.duration(v)) for v in _two(each))
+    low, high = min(found[0] for found in each), max(found[-1] for found in each)
+    ends = (svg.words(x(v), bottom + 12, units.duration(v)) for v in (low, high))
     strips = svg.picture(
         WIDE,
         bottom + LINE,
@@ -103,10 +104,6 @@ def blocks(row: Row) -> Markup:
     said = f"{row.mode} {text.time(row)} {text.margin(row.estimate)}"
     doubts = (join((" ", tag("a", d, href=f"#d-{d}"))) for d in row.doubts)
     return tag("div", tag("p", said, *doubts), strips)
-
-
-def _two(each: Sequence[Sequence[float]]) -> tuple[float, float]:
-    return min(found[0] for found in each), max(found[-1] for found in each)
 
 
 def _quantiles(trial: Trial) -> list[float]:
