@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -49,22 +49,33 @@ def of(
     yield Column("time", text.time)
     yield Column("95 %", lambda row: text.margin(row.estimate))
     yield Column("min", lambda row: units.duration(row.minimum), sheds=3)
-    if any(row.rate("bytes") for row in group):
-        yield Column("GB/s", text.gigabytes)
-    if any(row.rate("operations") for row in group):
-        yield Column("op/s", _rate("operations", "op"), sheds=4)
-    yield from _of_builds(group)
-    yield from _counters(group)
-    yield from of_machines(group, wanted)
-    if any(row.relative for row in group):
-        yield Column("relative", lambda row: text.ratio(row.relative))
+    counted = {name for row in group for name in row.fact("ncu") or ()}
+    kernels = ["kernels"] * any((row.fact("kernels") or 1) > 1 for row in group)
+    known: list[Column[Row]] = [
+        Column("GB/s", text.gigabytes),
+        Column("op/s", _rate("operations", "op"), sheds=4),
+        *(Column(t, _fact(n, _known_time), sheds=1) for n, t in TIMES.items()),
+        *(Column(name, _fact(name)) for name in kernels),
+        *(Column(t, _fact(n), sheds=2) for n, t in RESOURCES.items()),
+        *(Column(t, _counter(n, w)) for n, (t, w) in COUNTERS.items() if n in counted),
+        *of_machines(group, wanted),
+        Column("relative", lambda row: text.ratio(row.relative)),
+    ]
+    yield from _having(known, group)
     yield Column("floor", _floor, sheds=6)
     yield Column("samples", lambda row: str(row.samples), sheds=5)
     yield Column("histogram", lambda row: row.histogram(), right=False, sheds=2)
-    if any(row.doubts for row in group):
-        yield Column(
-            "doubts", lambda row: ", ".join(row.doubts), right=False, folds=True
-        )
+    doubts: Column[Row] = Column(
+        "doubts", lambda row: ", ".join(row.doubts), right=False, folds=True
+    )
+    yield from _having([doubts], group)
+
+
+def _having(some: Iterable[Column[Row]], group: Sequence[Row]) -> Iterator[Column[Row]]:
+    """Yield the columns that any row has something for."""
+    for one in some:
+        if not {str(one.cell(row)) for row in group} <= {"", units.NOTHING}:
+            yield one
 
 
 RESOURCES: Final = {
@@ -88,25 +99,16 @@ TIMES: Final = {
 """Facts in nanoseconds; of many builds summed over workers, but for the wall."""
 
 
-def _of_builds(group: Sequence[Row]) -> Iterator[Column[Row]]:
-    for name, title in TIMES.items():
-        if any(row.fact(name) for row in group):
-            yield Column(title, _fact(name, _known_time), sheds=1)
-    if any((row.fact("kernels") or 1) > 1 for row in group):
-        yield Column("kernels", _fact("kernels"))
-    for name, title in RESOURCES.items():
-        if any(row.fact(name) is not None for row in group):
-            yield Column(title, _fact(name), sheds=2)
-
-
 def of_machines(
     group: Sequence[Row], wanted: Sequence[str] = ()
 ) -> Iterator[Column[Row]]:
     """Yield the `EXTRAS` that are wanted, or shown of themselves, and known."""
-    for name, (title, cell, of_itself, sheds) in EXTRAS.items():
-        shown = name in wanted or of_itself
-        if shown and any(cell(row) != units.NOTHING for row in group):
-            yield Column(title, cell, sheds=0 if name in wanted else sheds)
+    some = (
+        Column(title, cell, sheds=0 if name in wanted else sheds)
+        for name, (title, cell, of_itself, sheds) in EXTRAS.items()
+        if name in wanted or of_itself
+    )
+    yield from _having(some, group)
 
 
 COUNTERS: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
@@ -118,13 +120,6 @@ COUNTERS: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
     "l2_hit": ("L2 hit", units.size),
 }
 """What Nsight Compute counted of one launch: its key, the column, how it is written."""
-
-
-def _counters(group: Sequence[Row]) -> Iterator[Column[Row]]:
-    counted = [row.fact("ncu") or {} for row in group]
-    for name, (title, write) in COUNTERS.items():
-        if any(name in found for found in counted):
-            yield Column(title, _counter(name, write))
 
 
 def _counter(name: str, write: Callable[[float], str]) -> Callable[[Row], str]:
