@@ -21,8 +21,7 @@ from measured import BOTH, COLD, WARM, measure
 from steelyard.analyse import agreement
 from steelyard.analyse.rows import Row, block_estimate
 from steelyard.analyse.trial import Trial
-from steelyard.process import ncu as counters
-from steelyard.process import stage
+from steelyard.process import profile, stage
 from steelyard_device.cuda import profiler
 
 LAUNCHES = 25
@@ -95,12 +94,12 @@ def counted(trial: Trial) -> float | None:
     case = [trial.hashes["file"], trial.case.split("[")[0]]
     case += [json.dumps(dict(trial.axes)), trial.mode.split("/")[1]]
     program = [sys.executable, __file__, "launches", *case]
-    metrics = [counters.METRICS["time_ns"]]
-    said = stage.run(counters.command(program, metrics), NCU_SECONDS)
-    times = [x.counted["time_ns"] for x in counters.parse(said.output) if x.counted]
+    metrics = [profile.METRICS["time_ns"]]
+    said = stage.run(profile.command(program, metrics), NCU_SECONDS)
+    times = [x.counted["time_ns"] for x in profile.parse(said.output) if x.counted]
     if len(times) == LAUNCHES:
         return statistics.median(times)
-    why = counters.refusal(said.output, said.reason(), said.code)
+    why = profile.refusal(said.output, said.reason(), said.code)
     click.echo(f"{trial.case} {trial.mode}: {len(times)} launches; {why}", err=True)
     return None
 

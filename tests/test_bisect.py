@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from steelyard.analyse.verdict import Verdict
 from steelyard.errors import FAILED, FINE, UNRESOLVED
 from steelyard.fleet import pairs
-from steelyard.fleet.bisect import Outcome, bisect
+from steelyard.fleet.bisect import Decision, Found, Outcome, Side, bisect, search
 from steelyard.fleet.pairs import Comparison
-from steelyard.fleet.search import Decision, Found, Side, search
 from steelyard.gate import decide
 from steelyard.gate.decide import Evidence
 from steelyard.report import bisected

@@ -14,7 +14,7 @@ from cuda_programs import SCALE, TEXTURE
 from steelyard.errors import SteelyardError
 from steelyard.machine import mangled
 from steelyard.prepare import capsule_work, capsules
-from steelyard.process import attached, captured
+from steelyard.process import attached
 from steelyard_device import binary, cubin, nvrtc
 from steelyard_device.cuda import calls
 from steelyard_device.cuda.calls import Call
@@ -178,7 +178,7 @@ def test_its_capsule_says_where_addresses_lie(image, tmp_path):
     launch(capture, gpu, arguments)
     folder, home = tmp_path / "members", tmp_path / "home"
     home.mkdir()
-    content = captured.record(capture.found, 1, "x/prog.py", folder)
+    content = attached.record(capture.found, 1, "x/prog.py", folder)
     content = json.loads(json.dumps(content))  # as its process hands it on
     members = {
         str(file.relative_to(folder)): file.read_bytes()
@@ -217,7 +217,7 @@ def test_results_that_change_from_launch_to_launch_are_not_checked(image, tmp_pa
     launch(capture, gpu, arguments)
     assert capture.found
     assert not capture.found.repeats
-    assert captured.record(capture.found, 1, "p.py", tmp_path / "m")["check"] is None
+    assert attached.record(capture.found, 1, "p.py", tmp_path / "m")["check"] is None
 
 
 def test_code_that_is_loaded_while_it_is_asked_for_counts(image):

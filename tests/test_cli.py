@@ -22,7 +22,7 @@ from steelyard.commands import BUG, INTERRUPTED, main
 from steelyard.declare.plan import PlannedTrial
 from steelyard.errors import FAILED, UNRESOLVED, SteelyardError, StoreError
 from steelyard.machine import gpu_choice as gpu
-from steelyard.machine import kept_peaks, lock
+from steelyard.machine import lock
 from steelyard.measure import gpu_peaks
 from steelyard.process import runner
 from steelyard.report import progress
@@ -629,7 +629,7 @@ def onboard(desk, monkeypatch):
     def seen(peaks):
         device = Device(0, "a GPU", "GPU-0", "sm_90a", 132, 60 << 20, 1 << 30)
         monkeypatch.setattr(gpu, "_seen", lambda: ((device,), ""))
-        monkeypatch.setattr(kept_peaks, "kept", lambda _: None)
+        monkeypatch.setattr(gpu, "kept", lambda _: None)
         monkeypatch.setattr(gpu_peaks, "in_its_process", peaks)
 
     monkeypatch.setattr(gpu, "_seen", lambda: ((), "there is no driver."))

@@ -10,7 +10,7 @@ from steelyard.analyse import doubts
 from steelyard.analyse.doubts import raise_doubts
 from steelyard.analyse.doubts.samples import drifts, two_groups
 from steelyard.analyse.trial import ClockFacts, Samples
-from steelyard.measure import stopping
+from steelyard.measure import sampler
 
 CACHE = 32 << 20
 
@@ -41,7 +41,7 @@ def test_each_doubt_has_a_hint_and_a_reason(doubt):
 @pytest.mark.parametrize("doubt", ["few-samples", "unsettled"])
 def test_a_hint_of_more_time_says_how_much_there_is_without_asking(doubt):
     """A budget of less than the run took would be less time, not more."""
-    assert f"{stopping.TRIAL_BUDGET} s each without it" in doubts.known()[doubt].hint
+    assert f"{sampler.TRIAL_BUDGET} s each without it" in doubts.known()[doubt].hint
     assert "more seconds than the run took" in doubts.known()[doubt].hint
 
 

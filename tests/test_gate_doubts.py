@@ -12,8 +12,7 @@ from steelyard.analyse.doubts import Act, known
 from steelyard.analyse.verdict import Verdict
 from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED
 from steelyard.gate import document, doubted, words
-from steelyard.report import annotations, gate_markdown, gate_terminal
-from steelyard.report import gate_junit as junit
+from steelyard.report import gate_markdown, gate_terminal, junit
 
 __all__ = ["project", "shop"]
 
@@ -90,8 +89,8 @@ def test_every_form_of_an_outcome_says_the_doubts_of_both_sides():
         shown = [
             gate_terminal.dumps(made, "table"),
             gate_markdown.dumps(made),
-            junit.dumps(made),
-            "\n".join(annotations.lines(made)),
+            junit.of_gate(made),
+            "\n".join(gate_markdown.annotation_lines(made)),
         ]
         assert all("idle (head)" in " ".join(text.split()) for text in shown)
         assert known()["idle"].hint[:30] in shown[0]

@@ -15,8 +15,7 @@ from test_report import rendered
 from steelyard.analyse.verdict import Verdict
 from steelyard.errors import SteelyardError
 from steelyard.gate import document, words
-from steelyard.report import annotations, formats, gate_markdown, gate_terminal
-from steelyard.report import gate_junit as junit
+from steelyard.report import formats, gate_markdown, gate_terminal, junit
 
 FULL = outcome(
     *outcomes.EVERY,
@@ -224,7 +223,7 @@ def test_markdown_that_github_would_refuse_is_cut():
 def test_junit_fails_where_the_gate_does(made):
     """Whoever reads only the document is told no other story."""
     assert made.exit_code
-    root = junit_schema.check(junit.dumps(made))
+    root = junit_schema.check(junit.of_gate(made))
     assert int(root.get("failures")) > 0
 
 
@@ -232,7 +231,7 @@ def test_junit_fails_where_the_gate_does(made):
 def test_whatever_a_benchmark_says_junit_stays_xml(note):
     """Control characters and halves of pairs are replaced."""
     junit_schema.check(
-        junit.dumps(outcome(finding(verdict=None, note=note, reason=note)))
+        junit.of_gate(outcome(finding(verdict=None, note=note, reason=note)))
     )
 
 
@@ -257,7 +256,7 @@ def test_annotations_stand_at_the_benchmarks_line(tmp_path):
         finding(file=str(place), changes=("5 % more, or so",)),
         finding("even[n=1]", Verdict.SAME),
     )
-    (line,) = annotations.lines(made, tmp_path)
+    (line,) = gate_markdown.annotation_lines(made, tmp_path)
     level, properties, message = decoded(line)
     assert level == "error"
     assert properties["file"] == "suites/a, b: 100 %.py"
@@ -265,14 +264,14 @@ def test_annotations_stand_at_the_benchmarks_line(tmp_path):
     assert properties["title"] == f"{CASE} kernel/cold: regression"
     assert "\n1. 5 % more, or so" in message
     assert "file=suites/a%2C b%3A 100 %25.py,line=12," in line
-    (line,) = annotations.lines(outcome(finding(line=0)), tmp_path)
+    (line,) = gate_markdown.annotation_lines(outcome(finding(line=0)), tmp_path)
     assert "line" not in decoded(line)[1]
 
 
 @given(st.text(), st.text(min_size=1))
 def test_an_annotation_is_one_line_whatever_it_says(message, title):
     """What is read back is what was said."""
-    line = annotations.command("error", message, title=title)
+    line = gate_markdown.command("error", message, title=title)
     assert not set("\r\n") & set(line)
     _, properties, said = decoded(line)
     assert (properties["title"], said) == (title, message)
@@ -282,7 +281,9 @@ def test_every_kind_of_finding_is_annotated_as_loud_as_it_is(tmp_path):
     """A problem and forbidden code too."""
     static = dataclasses.replace(outcomes.STATIC[0], forbidden="no spills")
     made = dataclasses.replace(FULL, static=(static,), problem=outcomes.PROBLEM)
-    levels = [decoded(line)[0] for line in annotations.lines(made, tmp_path)]
+    levels = [
+        decoded(line)[0] for line in gate_markdown.annotation_lines(made, tmp_path)
+    ]
     assert levels == ["error", "error", "error", "warning", "notice", "error"]
 
 
@@ -306,7 +307,7 @@ def test_a_report_goes_to_a_file_and_says_where_it_cannot(tmp_path, capsys):
 def test_only_what_shows_tables_costs_rich():
     """JSON, Markdown and JUnit are made of the standard library."""
     gate = "from steelyard.gate import document, explain, policy"
-    report = "from steelyard.report import annotations, gate_junit, gate_markdown"
+    report = "from steelyard.report import gate_markdown, junit"
     script = f"import sys; {gate}; {report}; print(*sys.modules)"
     done = shell.python("-c", script, check=True)
     assert not {"rich", "numpy", "sqlalchemy"} & set(done.stdout.split())

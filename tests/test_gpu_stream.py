@@ -230,9 +230,7 @@ def test_a_trial_ends_with_its_budget(monkeypatch):
     """However wide its samples are."""
     rig = Rig(monkeypatch, {"kernel": 1000})
     time = itertools.count(step=10_000_000)
-    monkeypatch.setattr(
-        "steelyard.measure.stopping.perf_counter_ns", lambda: next(time)
-    )
+    monkeypatch.setattr("steelyard.measure.sampler.perf_counter_ns", lambda: next(time))
     extra, samples = rig.queued(COLD, Settings(precision=1e-9, budget=0.2))
     assert not extra["settled"]
     assert 3 <= len(samples) <= 20 + WINDOWS

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.errors import SteelyardError
+from steelyard.machine import git
 from steelyard.report import chart, drawing, scale
-from steelyard.store import branches
 from steelyard.store.series import (
     along,
     by_kind,
@@ -157,15 +157,15 @@ def test_a_branch_is_read_from_git(store, tmp_path, monkeypatch):
         shell.git(tmp_path, "checkout", "--quiet", "-B", branch)
         shell.git(tmp_path, "commit", "--allow-empty", "-q", f"-m{index}")
         made.append(shell.git(tmp_path, "rev-parse", "HEAD"))
-    assert branches.commits("main", tmp_path) == made[1:3]
-    assert branches.commits("other", tmp_path) == made[1:]
+    assert git.commits("main", tmp_path) == made[1:3]
+    assert git.commits("other", tmp_path) == made[1:]
     with pytest.raises(SteelyardError, match="--branch lost: git does not know it"):
-        branches.commits("lost", tmp_path)
+        git.commits("lost", tmp_path)
     with pytest.raises(SteelyardError, match="--branch --all: git does not know"):
-        branches.commits("--all", tmp_path)
+        git.commits("--all", tmp_path)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(SteelyardError, match="does not list its commits"):
-        branches.commits("main", tmp_path)
+        git.commits("main", tmp_path)
 
 
 def listed(store, *words):

@@ -12,7 +12,7 @@ from fakes import QUICK, case_of, launching, negate
 
 from steelyard import BenchmarkError, benchmark
 from steelyard.declare.mode import BUILDS, CACHES, parse
-from steelyard.measure import cold, stream
+from steelyard.measure import instruments, stream
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.one_case import failed, measure_case
 from steelyard.measure.prepared import PreparedCase
@@ -408,10 +408,12 @@ def test_a_case_that_could_not_be_measured_has_a_trial_too():
 
 def probed(monkeypatch, times):
     """Have the probe read these times, by megabytes walked; return the flush chosen."""
-    monkeypatch.setattr(cold, "last_level_cache", lambda: 1 << 20)
-    monkeypatch.setattr(cold, "LARGEST", 16 << 20)
-    monkeypatch.setattr(cold.Probe, "__call__", lambda _, f: times[f.nbytes >> 20])
-    return cold.calibrated().nbytes >> 20
+    monkeypatch.setattr(instruments, "last_level_cache", lambda: 1 << 20)
+    monkeypatch.setattr(instruments, "LARGEST", 16 << 20)
+    monkeypatch.setattr(
+        instruments.Probe, "__call__", lambda _, f: times[f.nbytes >> 20]
+    )
+    return instruments.calibrated().nbytes >> 20
 
 
 def test_a_flush_is_the_shortest_behind_which_a_probe_is_cold(monkeypatch):
@@ -427,12 +429,12 @@ def test_a_flush_that_never_settles_is_the_longest(monkeypatch):
 
 def test_the_size_of_the_caches_is_read_or_assumed(tmp_path, monkeypatch):
     """The largest of all levels, where the kernel lists any."""
-    assert cold.last_level_cache() == max(
-        one["bytes"] for one in cold.facts.caches().values()
+    assert instruments.last_level_cache() == max(
+        one["bytes"] for one in instruments.facts.caches().values()
     )
-    none = cold.facts.caches(tmp_path)
-    monkeypatch.setattr(cold.facts, "caches", lambda: none)
-    assert cold.last_level_cache() == cold.FALLBACK
+    none = instruments.facts.caches(tmp_path)
+    monkeypatch.setattr(instruments.facts, "caches", lambda: none)
+    assert instruments.last_level_cache() == instruments.FALLBACK
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard.process import ncu
-from steelyard.process.ncu import Kernel
+from steelyard.process import profile
+from steelyard.process.profile import Kernel
 
 HEADER = [
     "ID",
@@ -57,7 +57,7 @@ def test_each_metric_of_each_kernel_is_read_under_our_name():
         (0, name, "lts__t_sectors_op_read.sum", "1,024"),
         (0, name, "sm__warps_active.avg.pct_of_peak_sustained_active", "87.5"),
     )
-    (kernel,) = ncu.parse(text)
+    (kernel,) = profile.parse(text)
     assert kernel.name == name
     assert kernel.counted == {"time_ns": 3200, "l2_read": 32768, "occupancy": 0.875}
 
@@ -65,20 +65,20 @@ def test_each_metric_of_each_kernel_is_read_under_our_name():
 @pytest.mark.parametrize("value", ["n/a", "nan", "", "inf", "(!) nan"])
 def test_what_ncu_could_not_count_is_absent(value):
     """It never reads as zero."""
-    (kernel,) = ncu.parse(log((0, "k", "dram__bytes_read.sum", value)))
+    (kernel,) = profile.parse(log((0, "k", "dram__bytes_read.sum", value)))
     assert kernel.counted == {}
 
 
 def test_metrics_nobody_asked_for_are_passed_over():
     """A user's own sections may stand in the same log."""
-    (kernel,) = ncu.parse(log((0, "k", "sm__cycles_active.avg", "12")))
+    (kernel,) = profile.parse(log((0, "k", "sm__cycles_active.avg", "12")))
     assert kernel.counted == {}
 
 
 @pytest.mark.parametrize("text", ["", "\n".join(NOTES), "==ERROR== x\nplain words\n"])
 def test_a_log_without_a_table_has_no_kernel(text):
     """As when nothing was launched, or ncu was refused."""
-    assert ncu.parse(text) == ()
+    assert profile.parse(text) == ()
 
 
 def test_a_log_cut_short_gives_what_it_has():
@@ -86,7 +86,7 @@ def test_a_log_cut_short_gives_what_it_has():
     text = log(
         (0, "k", "gpu__time_duration.sum", "10"), (1, "k", "dram__bytes_read.sum", "9")
     )
-    kernels = ncu.parse(text[: text.index("dram__bytes_read") + 4])
+    kernels = profile.parse(text[: text.index("dram__bytes_read") + 4])
     assert kernels[0].counted == {"time_ns": 10}
 
 
@@ -96,7 +96,7 @@ def test_kernels_are_added_up_and_means_are_weighted_by_time():
         Kernel("a", {"time_ns": 1000, "dram_read": 10, "occupancy": 1.0}),
         Kernel("b", {"time_ns": 3000, "dram_read": 30, "occupancy": 0.5}),
     )
-    assert ncu.total(kernels) == {
+    assert profile.total(kernels) == {
         "kernels": 2,
         "time_ns": 4000,
         "dram_read": 40,
@@ -110,22 +110,24 @@ def test_a_sum_that_lacks_a_kernel_is_left_out():
         Kernel("a", {"time_ns": 5, "dram_read": 10}),
         Kernel("b", {"time_ns": 5}),
     )
-    assert ncu.total(kernels) == {"kernels": 2, "time_ns": 10}
+    assert profile.total(kernels) == {"kernels": 2, "time_ns": 10}
 
 
 @given(
     st.lists(
-        st.fixed_dictionaries({name: st.integers(0, 10**12) for name in ncu.METRICS}),
+        st.fixed_dictionaries(
+            {name: st.integers(0, 10**12) for name in profile.METRICS}
+        ),
         min_size=1,
         max_size=5,
     )
 )
 def test_totals_lie_where_their_kernels_do(counted):
     """Sums are no less than their largest part, means between the least and the most."""
-    found = ncu.total([Kernel("k", each) for each in counted])
-    for name in ncu.METRICS:
+    found = profile.total([Kernel("k", each) for each in counted])
+    for name in profile.METRICS:
         values = [each[name] for each in counted]
-        if name in ncu.SUMMED:
+        if name in profile.SUMMED:
             assert found[name] == pytest.approx(sum(values))
         else:
             span = 1e-9 * max(values)
@@ -134,7 +136,7 @@ def test_totals_lie_where_their_kernels_do(counted):
 
 def test_no_kernel_at_all_counts_nothing():
     """Nothing is made up for it."""
-    assert ncu.total(()) == {"kernels": 0}
+    assert profile.total(()) == {"kernels": 0}
 
 
 @pytest.mark.parametrize(
@@ -155,7 +157,7 @@ def test_no_kernel_at_all_counts_nothing():
 )
 def test_a_refusal_is_one_sentence_with_its_cause(text, reason, code, word):
     """What ncu or the program said is in it."""
-    sentence = ncu.refusal(text, reason, code)
+    sentence = profile.refusal(text, reason, code)
     assert word in sentence
     assert "\n" not in sentence
     assert ".." not in sentence
@@ -163,7 +165,7 @@ def test_a_refusal_is_one_sentence_with_its_cause(text, reason, code, word):
 
 def test_the_command_leaves_clocks_and_caches_alone():
     """Both are what the rest was measured with; a pass in one process would be warm."""
-    line = ncu.command(["python", "x.py"], log="f.csv")
+    line = profile.command(["python", "x.py"], log="f.csv")
     assert line[0] == "ncu"
     assert line[-2:] == ["python", "x.py"]
     for option, value in (
@@ -174,7 +176,7 @@ def test_the_command_leaves_clocks_and_caches_alone():
         ("--log-file", "f.csv"),
     ):
         assert line[line.index(option) + 1] == value
-    assert "--log-file" not in ncu.command(["x"])
+    assert "--log-file" not in profile.command(["x"])
 
 
 MIB = 1 << 20
@@ -204,7 +206,7 @@ def test_bytes_from_memory_say_whether_caches_were_as_told(
     cache, must, read, working_set, verdict
 ):
     """Few bytes tell nothing, and data that does not fit need not be there."""
-    found = ncu.coldness(
+    found = profile.coldness(
         cache,
         must=must,
         working_set=working_set,
@@ -217,7 +219,7 @@ def test_bytes_from_memory_say_whether_caches_were_as_told(
 def test_a_verdict_comes_with_its_figures():
     """Bytes read and bytes that must be, and the L2 cache's hits where counted."""
     counted = {"dram_read": 6 * MIB, "l2_read": 8 * MIB, "l2_hit": 2 * MIB}
-    found = ncu.coldness(
+    found = profile.coldness(
         "cold", must=6 * MIB, working_set=12 * MIB, l2_bytes=L2, counted=counted
     )
     assert "6.00 MiB of its 6.00 MiB" in found.why
@@ -226,5 +228,5 @@ def test_a_verdict_comes_with_its_figures():
 
 def test_what_was_not_counted_proves_nothing():
     """Absent is unknown, never proven."""
-    found = ncu.coldness("warm", must=MIB, working_set=MIB, l2_bytes=L2, counted={})
+    found = profile.coldness("warm", must=MIB, working_set=MIB, l2_bytes=L2, counted={})
     assert found.verdict == "unknown"

@@ -10,7 +10,7 @@ from steelyard.analyse import peaks
 from steelyard.analyse.trial import ClockFacts
 from steelyard.clocks import Reading
 from steelyard.errors import SteelyardError
-from steelyard.machine import kept_peaks
+from steelyard.machine import gpu_choice
 from steelyard.measure import gpu_peaks
 
 TABLE = {
@@ -88,26 +88,26 @@ def test_where_nothing_is_known_there_is_no_share(table, nanoseconds, of):
 def test_a_table_is_kept_by_gpu_and_driver(tmp_path):
     """What was written is read; a driver of another number has a file of its own."""
     place = tmp_path / "deep" / "a.json"
-    assert kept_peaks.kept(place) is None
-    kept_peaks.keep(place, TABLE)
-    assert kept_peaks.kept(place) == TABLE
+    assert gpu_choice.kept(place) is None
+    gpu_choice.keep(place, TABLE)
+    assert gpu_choice.kept(place) == TABLE
     assert [file.name for file in place.parent.iterdir()] == ["a.json"]
     key = ("GPU-1", "580.1", "13.4", "cupti")
     others = [("GPU-2", *key[1:]), ("GPU-1", "580.2", *key[2:])]
     others += [(*key[:2], "13.5", "cupti"), (*key[:3], "events")]
-    assert len({kept_peaks.path(*each) for each in (key, *others)}) == 5
+    assert len({gpu_choice.kept_file(*each) for each in (key, *others)}) == 5
 
 
 def test_the_table_of_the_best_clock_is_taken(tmp_path):
     """One that is damaged is none."""
     cupti, events = tmp_path / "cupti", tmp_path / "events"
-    assert kept_peaks.best([cupti, events]) == {}
-    kept_peaks.keep(events, TABLE | {"clock": "events"})
-    assert kept_peaks.best([cupti, events])["clock"] == "events"
-    kept_peaks.keep(cupti, TABLE | {"clock": "cupti"})
-    assert kept_peaks.best([cupti, events])["clock"] == "cupti"
+    assert gpu_choice.best_kept([cupti, events]) == {}
+    gpu_choice.keep(events, TABLE | {"clock": "events"})
+    assert gpu_choice.best_kept([cupti, events])["clock"] == "events"
+    gpu_choice.keep(cupti, TABLE | {"clock": "cupti"})
+    assert gpu_choice.best_kept([cupti, events])["clock"] == "cupti"
     cupti.write_text("{")
-    assert kept_peaks.best([cupti, events])["clock"] == "events"
+    assert gpu_choice.best_kept([cupti, events])["clock"] == "events"
 
 
 def test_a_share_knows_the_error_of_the_clock_that_read_the_peak():
@@ -124,14 +124,14 @@ def test_a_damaged_or_older_table_is_measured_again(tmp_path, text):
     """It counts as none."""
     place = tmp_path / "a.json"
     place.write_text(text)
-    assert kept_peaks.kept(place) is None
+    assert gpu_choice.kept(place) is None
 
 
 def test_where_nothing_can_be_written_a_table_is_not_kept(tmp_path):
     """The run has it all the same."""
     (tmp_path / "file").write_text("")
-    kept_peaks.keep(tmp_path / "file" / "a.json", TABLE)
-    assert kept_peaks.kept(tmp_path / "file" / "a.json") is None
+    gpu_choice.keep(tmp_path / "file" / "a.json", TABLE)
+    assert gpu_choice.kept(tmp_path / "file" / "a.json") is None
 
 
 class Clock:

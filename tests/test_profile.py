@@ -17,8 +17,7 @@ from steelyard.declare.discovery import discover
 from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.process import profile, scratch, stage
-from steelyard.process.ncu import Coldness
-from steelyard.process.profile import Profile
+from steelyard.process.profile import Coldness, Profile
 from steelyard_device.cuda import profiler
 from steelyard_device.errors import DeviceError
 

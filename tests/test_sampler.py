@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from steelyard.errors import BenchmarkError
 from steelyard.measure import interleave, sampler, stream
-from steelyard.measure.sampler import OCTAVE, Record, no_collection
-from steelyard.measure.stopping import Stopping
+from steelyard.measure.sampler import OCTAVE, Record, Stopping, no_collection
 from steelyard.measure.stream import HostStream, launches_for
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.analyse import stats
-from steelyard.measure.stopping import MAXIMUM, Stopping
+from steelyard.measure.sampler import MAXIMUM, Stopping
 
 LONG = 10**12
 

@@ -20,8 +20,7 @@ from shell import steelyard
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
 from steelyard.measure.interleave import in_rounds
-from steelyard.measure.sampler import Sampling
-from steelyard.measure.stopping import Stopping
+from steelyard.measure.sampler import Sampling, Stopping
 from steelyard.store.store import Store
 from steelyard_kernels import dtypes, library
 from steelyard_kernels.artifact import Artifact, Code, Failure

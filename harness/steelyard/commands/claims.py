@@ -166,10 +166,10 @@ def _recorded(
     record: Path, found: Sequence[Judged], run: Run | None, names: Sequence[str]
 ) -> str:
     """Return the text of a record with what was judged in it."""
-    from steelyard.report import claims_record
+    from steelyard.report import claims_report
 
     kept = files.read(record).decode(errors="replace") if record.exists() else ""
-    return claims_record.merged(kept, found, run, names)
+    return claims_report.merged(kept, found, run, names)
 
 
 def _write(

@@ -10,9 +10,9 @@ import click
 
 from steelyard.commands import _options as options
 from steelyard.errors import SteelyardError
-from steelyard.machine import files
+from steelyard.machine import files, git
 from steelyard.report import chart, drawing, tables
-from steelyard.store import asv_results, branches
+from steelyard.store import asv_results
 from steelyard.store import series as history
 from steelyard.store.series import History, Measured, Place
 
@@ -82,7 +82,7 @@ def command(
     if svg is not None and len(on) > 1:
         raise SteelyardError("--svg draws one kind of machine: give one --on.")
     last = (0 if case_name else LAST) if last is None else last
-    commits = branches.commits(branch, Path.cwd()) if branch else None
+    commits = git.commits(branch, Path.cwd()) if branch else None
     if results is not None:
         measured = _of_asv(results, case_name, tag, commits)
     else:

@@ -336,7 +336,7 @@ def _recipe(
                 f"input {name} has {parameter}=, which dist={dist!r} does not know; "
                 f"expected {', '.join(known)}."
             )
-        if not isinstance(value, Real):
+        if not _is_number(value):
             raise BenchmarkError(
                 f"input {name} has {parameter}={value!r}; expected a number. Give an "
                 "array to b.load, as a .npy file."
@@ -348,6 +348,10 @@ def _recipe(
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real)
 
 
 def _lengths(shape: int | Sequence[int]) -> tuple[int, ...] | None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from steelyard.analyse.peaks import COPY, METHOD, Table
 from steelyard.errors import SteelyardError
 from steelyard.machine import facts as machine
-from steelyard.machine import gpu_state, kept_peaks
+from steelyard.machine import files, gpu_state
 
 if TYPE_CHECKING:
     from steelyard_device.cuda import Device
@@ -91,7 +94,7 @@ def facts(index: int) -> dict[str, Any]:
         "l2": device.l2_bytes,
         **settings,
         **machine.installed(*PACKAGES),
-        "peaks": kept_peaks.best(peaks_files(device.uuid).values()),
+        "peaks": best_kept(peaks_files(device.uuid).values()),
     }
 
 
@@ -103,11 +106,45 @@ def peaks_files(uuid: str) -> dict[str, Path]:
     driver = gpu_state.settings(uuid)["driver"]
     cupti = str(machine.installed("cupti-python"))
     return {
-        clock: kept_peaks.path(uuid, driver, cupti, clock)
-        for clock in ("cupti", "events")
+        clock: kept_file(uuid, driver, cupti, clock) for clock in ("cupti", "events")
     }
 
 
 def hashed(uuid: str) -> str:
     """Return a pseudonym of a GPU for a stored run that may be published."""
     return hashlib.blake2b(f"steelyard {uuid}".encode(), digest_size=6).hexdigest()
+
+
+def kept_file(uuid: str, driver: str, cupti: str, clock: str) -> Path:
+    """Return the file that keeps the table of a GPU under a driver, read by a clock.
+
+    ``cupti`` is the version of its bindings: where they come or change, the table is
+    another one.
+    """
+    import platformdirs
+
+    text = f"{uuid} {driver} {METHOD} {cupti} {clock}"
+    name = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return platformdirs.user_data_path("steelyard") / "peaks" / f"{name}.json"
+
+
+def kept(place: Path) -> dict[str, Any] | None:
+    """Return the table in a file; None where there is none that can be used."""
+    try:
+        found = json.loads(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    good = isinstance(found, dict) and found.get("method") == METHOD
+    return found if good and COPY in found and "rates" in found else None
+
+
+def best_kept(places: Iterable[Path]) -> dict[str, Any]:
+    """Return the table of the first file that has one; empty where none has."""
+    return next((table for table in map(kept, places) if table), {})
+
+
+def keep(place: Path, table: Table) -> None:
+    """Write a table; where nothing can be written, it is not kept."""
+    with suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        files.replace(place, json.dumps(dict(table)).encode())

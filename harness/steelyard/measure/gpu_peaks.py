@@ -126,12 +126,11 @@ def main() -> None:
     """Measure one GPU, keep its table and print it."""
     from steelyard.clocks import gpu as clocks
     from steelyard.machine import gpu_choice as gpu
-    from steelyard.machine import kept_peaks
     from steelyard_device import cuda
 
     context = cuda.context(int(sys.argv[1]))
     table = measure(context, clocks.clocks(context, "auto")[0])
-    kept_peaks.keep(gpu.peaks_files(context.device.uuid)[table["clock"]], table)
+    gpu.keep(gpu.peaks_files(context.device.uuid)[table["clock"]], table)
     sys.stdout.write(json.dumps(table))
 
 

@@ -19,8 +19,7 @@ from steelyard.clocks import DeviceClock, Expired, Reading, in_queues
 from steelyard.declare.config import ALL
 from steelyard.errors import BenchmarkError, SteelyardError
 from steelyard.measure.gpu_instruments import WINDOWS, GpuInstruments, frequencies
-from steelyard.measure.sampler import Record, Sampling, preemptions, sample
-from steelyard.measure.stopping import stopping_of
+from steelyard.measure.sampler import Record, Sampling, preemptions, sample, stopping_of
 from steelyard.measure.stream import LONGEST_WARM_UP
 from steelyard_device.cuda import activity
 from steelyard_device.errors import DeviceError

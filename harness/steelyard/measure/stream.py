@@ -23,8 +23,7 @@ from steelyard.errors import BenchmarkError
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.prepared import PreparedCase
 from steelyard.measure.regions import Window, window_of
-from steelyard.measure.sampler import Record, Sampling, preemptions, sample
-from steelyard.measure.stopping import stopping_of
+from steelyard.measure.sampler import Record, Sampling, preemptions, sample, stopping_of
 from steelyard.prepare import work
 from steelyard_device.cpu import pool_used
 from steelyard_device.cuda import activity

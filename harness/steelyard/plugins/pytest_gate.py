@@ -129,7 +129,7 @@ def judge(config: pytest.Config, case: Case, mode: Mode) -> None:
     from steelyard.analyse.verdict import Verdict
     from steelyard.declare import plan
     from steelyard.gate import words
-    from steelyard.report import gate_junit
+    from steelyard.report import junit
 
     _, without = plan.able([case])
     if without:
@@ -140,7 +140,7 @@ def judge(config: pytest.Config, case: Case, mode: Mode) -> None:
     found = gating.finding(case.id, str(mode))
     if found is None:
         raise BenchmarkError(f"{case.id} {mode}: the gate did not measure it")
-    if words.kind(found) in gate_junit.FAILING:
+    if words.kind(found) in junit.FAILING:
         raise BenchmarkError("\n".join(words.explained(found)))
     if found.verdict is Verdict.NOT_GATEABLE:
         pytest.skip(words.sentence(found))

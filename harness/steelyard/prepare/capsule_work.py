@@ -27,7 +27,7 @@ from steelyard.declare.handles import CUDA, Call, Check, Handle
 from steelyard.errors import BenchmarkError
 from steelyard.machine import files
 from steelyard.prepare import answers, capsules
-from steelyard.prepare.capsule_types import Launch
+from steelyard.prepare.capsule_checks import Launch
 from steelyard.prepare.capsules import SUFFIX, Capsule
 from steelyard.prepare.cubins import CubinWork, Extents
 from steelyard.prepare.work import BoundOnCall

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from steelyard.errors import SteelyardError
 from steelyard.machine.decoding import Malformed, checked, digest, parsed
 from steelyard.prepare import capsule_checks
-from steelyard.prepare.capsule_types import Manifest, Member
+from steelyard.prepare.capsule_checks import Manifest, Member
 from steelyard_device import install
 
 SUFFIX: Final = ".syc"

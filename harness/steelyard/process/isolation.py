@@ -141,6 +141,11 @@ def _set_filters(wanted: list[Any]) -> None:
     warnings._filters_mutated()  # type: ignore[attr-defined] # noqa: SLF001 # or modules keep what they decided by
 
 
+def _set_frozen(wanted: bool) -> None:  # as it was read
+    if not wanted:
+        gc.unfreeze()
+
+
 def _random() -> tuple[Any, ...]:
     state: Any = np.random.get_state(legacy=False)  # noqa: NPY002 # that one is global
     inner = {
@@ -256,7 +261,7 @@ PROPERTIES: Final[Mapping[str, Property]] = {
         (gc.isenabled, lambda on: (gc.enable if on else gc.disable)()),
         (gc.get_threshold, lambda v: gc.set_threshold(*v)),
         (gc.get_debug, gc.set_debug),
-        (lambda: gc.get_freeze_count() > 0, lambda frozen: frozen or gc.unfreeze()),
+        (lambda: gc.get_freeze_count() > 0, _set_frozen),
     ),
     "random numbers": Property(_random, _set_random, quiet=True),
     "decimal context": Property(

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from steelyard.analyse.verdict import Judgement
-from steelyard.fleet.bisect import Outcome
-from steelyard.fleet.search import Found
+from steelyard.fleet.bisect import Found, Outcome
 from steelyard.machine import git
 from steelyard.machine.printable import printable
 

@@ -15,8 +15,7 @@ from steelyard.analyse.verdict import Verdict
 from steelyard.gate import doubted, words
 from steelyard.gate.outcome import Finding, Outcome
 from steelyard.machine import files
-from steelyard.report import annotations as annotating
-from steelyard.report import tables
+from steelyard.report import gate_markdown, tables
 from steelyard.report.formats import formats
 from steelyard.report.grid import Cell, Column, Line, Sheet
 from steelyard.units import NOTHING
@@ -138,7 +137,9 @@ def write(
         sys.stdout.write(dumps(outcome, shape))
     if annotations:
         stream = sys.stdout if to_file or shape == "table" else sys.stderr
-        stream.writelines(f"{line}\n" for line in annotating.lines(outcome))
+        stream.writelines(
+            f"{line}\n" for line in gate_markdown.annotation_lines(outcome)
+        )
         stream.flush()
 
 

@@ -10,7 +10,7 @@ from steelyard import units
 from steelyard.analyse.rows import Row
 from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.stats import Estimate
-from steelyard.prepare.capsule_types import Check
+from steelyard.prepare.capsule_checks import Check
 from steelyard.prepare.capsules import CODE, Capsule
 from steelyard.units import NOTHING
 

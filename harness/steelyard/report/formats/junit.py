@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from steelyard.report import claims_report, gate_junit
+from steelyard.report import claims_report, junit
 from steelyard.report.formats import Format
 
 FORMAT: Final = Format(
-    gate=gate_junit.dumps, claims=lambda found: claims_report.junit(found.judged)
+    gate=junit.of_gate, claims=lambda found: claims_report.junit(found.judged)
 )
