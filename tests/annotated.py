@@ -14,7 +14,7 @@ from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 
-from steelyard.store import asv_results
+from steelyard.store.imports import asv
 
 HERE = Path(__file__).parent
 NOISE = json.loads((HERE / "noise.json").read_text())
@@ -81,9 +81,9 @@ def _series(results, machine):
     series = defaultdict(list)
     with tempfile.TemporaryDirectory() as made:
         alone = Path(made)
-        for name in (machine, asv_results.BENCHMARKS):
+        for name in (machine, asv.BENCHMARKS):
             (alone / name).symlink_to((results / name).resolve())
-        for one in asv_results.measured(alone):
+        for one in asv.measured(alone):
             if one.point is not None:
                 series[one.case].append(one)
     return series

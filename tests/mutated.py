@@ -40,10 +40,11 @@ from steelyard.commands import main as command_line
 from steelyard.errors import BenchmarkError
 from steelyard.gate import document
 from steelyard.gate.outcome import StaticChange
-from steelyard.machine import decoding, embedded
+from steelyard.machine import decoding
 from steelyard.prepare import capsules, inputs
 from steelyard.report.pages import gate as gate_page
-from steelyard.store import archive, asv_results, packed
+from steelyard.store import archive
+from steelyard.store.imports import asv
 from steelyard.store.store import Store
 from steelyard_device import llvm
 from steelyard_lock import file as entries
@@ -55,7 +56,7 @@ OUTCOME = outcomes.outcome(
     outcomes.finding(), static=(StaticChange("adam", "cpu:a", ("1 more register",)),)
 )
 
-PAGE_HEAD = f"<!doctype html><html>{embedded.OPENING}".encode()
+PAGE_HEAD = f"<!doctype html><html>{decoding.OPENING}".encode()
 
 VALUES = (
     *(None, True, 0, -1, 7, 2**63, 10**400, 0.5, 1e308, float("nan"), float("inf")),
@@ -261,7 +262,7 @@ class Page(Archive):
     def changed(self, rng):
         if rng.random() < 0.4:
             return bytes_changed(self.good, rng)
-        whole = packed.content(*self.found)
+        whole = archive.packed_content(*self.found)
         some = rng.choice((whole, {n: whole[n] for n in ("run", "trials")}))
         content = whole | values_changed(some, rng)  # most of the whole are samples
         document = archive.for_page(*self.found)
@@ -338,7 +339,7 @@ class GatePage(Gate):
         return gate_page.dumps(OUTCOME).encode()
 
     def changed(self, rng):
-        start, inside, end = self.good.partition(embedded.content(self.good))
+        start, inside, end = self.good.partition(decoding.page_content(self.good))
         return start + bytes_changed(inside, rng) + end
 
 
@@ -525,7 +526,7 @@ class Imported(Format):
         place = EXAMPLES[self.tool]
         self.path.parent.mkdir(parents=True)
         if self.tool == "asv":
-            units = place.parent.parent / asv_results.BENCHMARKS
+            units = place.parent.parent / asv.BENCHMARKS
             shutil.copy(units, self.path.parent.parent)
         return place.read_bytes()
 

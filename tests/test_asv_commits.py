@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from steelyard.commands import main
 from steelyard.errors import SteelyardError
-from steelyard.store import asv_results
+from steelyard.store.imports import asv
 from steelyard.store.series import histories
 
 PLANTED = asv_commits.PLANTED
@@ -127,7 +127,7 @@ def write(folder, day, values, **changes):
 
 def test_results_of_asv_are_times_failures_and_skipped_points(results):
     """What is no time is left out; what failed is no point, and said."""
-    one, failed = histories(asv_results.measured(results))
+    one, failed = histories(asv.measured(results))
     assert (one.case, len(one.points), one.failed) == ("time_it(1)", 12, 0)
     assert [step.at for step in one.steps] == [6]
     assert one.points[0].estimate.low == one.points[0].estimate.value == 1e3
@@ -137,14 +137,14 @@ def test_results_of_asv_are_times_failures_and_skipped_points(results):
 def test_results_stand_in_the_order_of_a_branch_where_one_is_named(results):
     """Others are out."""
     commits = [f"{day:02x}" * 20 for day in (3, 1, 7)]
-    one, _ = histories(asv_results.measured(results, commits))
+    one, _ = histories(asv.measured(results, commits))
     assert [point.commit for point in one.points] == commits
 
 
 def test_another_version_of_a_benchmark_is_of_another_series(results):
     """As of another machine or environment."""
     write(results, 13, [1e-6, math.nan, None], env_name="other")
-    one, _ = histories(asv_results.measured(results))
+    one, _ = histories(asv.measured(results))
     assert (len(one.points), one.left_out) == (1, 12)
 
 
@@ -163,14 +163,14 @@ def test_a_file_that_is_no_result_is_named(results, content, said):
     """Truncated, foreign or newer."""
     (results / "box" / "99.json").write_text(content)
     with pytest.raises(SteelyardError, match=f"99.json .*{said}"):
-        asv_results.measured(results)
+        asv.measured(results)
 
 
 def test_points_without_their_results_are_not_guessed(results):
     """A row is cut where it ends in nothing, not where it ends early."""
     write(results, 20, [1e-6])
     with pytest.raises(SteelyardError, match="1 results of 3 points"):
-        asv_results.measured(results)
+        asv.measured(results)
 
 
 @pytest.mark.parametrize(

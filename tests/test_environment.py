@@ -3,9 +3,11 @@ import sys
 import pytest
 import shell
 
-from steelyard.process import fingerprint
+from steelyard.process import origins
 
-ASK = "import mine, theirs; from steelyard.process import fingerprint as e; print(e.digest())"
+ASK = (
+    "import mine, theirs; from steelyard.process import origins as e; print(e.digest())"
+)
 RECORD = "theirs.py,sha256=aaaa,10\ntheirs.pth,sha256={folder},9\n"
 
 
@@ -54,15 +56,15 @@ def test_what_is_imported_later_makes_it_another(tmp_path, monkeypatch):
     """It is asked again for each case; a file that is gone is another one too."""
     (tmp_path / "late_one.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    before = fingerprint.digest()
-    assert fingerprint.digest() == before
+    before = origins.digest()
+    assert origins.digest() == before
     __import__("late_one")
-    with_it = fingerprint.digest()
+    with_it = origins.digest()
     assert with_it != before
     sys.modules["late_one"].__file__ = str(tmp_path / "nowhere.py")
-    assert fingerprint.digest() not in {before, with_it}
+    assert origins.digest() not in {before, with_it}
     del sys.modules["late_one"]
-    assert fingerprint.digest() == before
+    assert origins.digest() == before
 
 
 def test_all_of_a_package_counts_whatever_of_it_is_imported(tmp_path, monkeypatch):
@@ -78,7 +80,7 @@ def test_all_of_a_package_counts_whatever_of_it_is_imported(tmp_path, monkeypatc
             patch.syspath_prepend(package.parent)
             __import__(imported)
             try:
-                return fingerprint.digest()
+                return origins.digest()
             finally:
                 for name in ("compiler.emitter", "compiler"):
                     sys.modules.pop(name, None)

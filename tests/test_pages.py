@@ -15,7 +15,7 @@ import trials
 from steelyard.analyse import kinds
 from steelyard.analyse.stats import Estimate
 from steelyard.gate import document, words
-from steelyard.machine import embedded
+from steelyard.machine import decoding
 from steelyard.report import columns, stored
 from steelyard.report.formats import Results
 from steelyard.report.pages import case, gate, history, html, icicle, machines, run
@@ -362,8 +362,8 @@ def test_a_roofline_has_the_peaks_that_were_measured():
 @pytest.mark.parametrize("text", [EVIL, "a\u2028b", "</SCRIPT>", "<!--", "plain"])
 def test_embedded_json_is_found_again(text):
     """Whatever it says."""
-    page = f"<!doctype html>\n<p>x</p>{embedded.element({'a': text})}<p>y</p>"
-    found = embedded.content(page.encode(errors="surrogatepass"))
+    page = f"<!doctype html>\n<p>x</p>{decoding.page_element({'a': text})}<p>y</p>"
+    found = decoding.page_content(page.encode(errors="surrogatepass"))
     assert archive.parsed(found.replace(b"\\ud800", b"?")) == {
         "a": text.replace("\ud800", "?")
     }

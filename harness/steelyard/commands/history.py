@@ -12,8 +12,8 @@ from steelyard.commands import _options as options
 from steelyard.errors import SteelyardError
 from steelyard.machine import files, git
 from steelyard.report import chart, drawing, tables
-from steelyard.store import asv_results
 from steelyard.store import series as history
+from steelyard.store.imports import asv
 from steelyard.store.series import History, Measured, Place
 
 LAST: Final = 150
@@ -133,7 +133,7 @@ def _of_asv(
 ) -> list[Measured]:
     if tag is not None:
         raise SteelyardError("--tag is of the store's runs; asv's results have none.")
-    measured = asv_results.measured(folder, commits)
+    measured = asv.measured(folder, commits)
     if not measured:
         raise SteelyardError(
             f"{folder} has no time of those commits; `asv run` makes some."

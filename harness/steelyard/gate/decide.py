@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from steelyard.analyse import dependence, sizes, verdict
+from steelyard.analyse import sizes, verdict
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.verdict import (
     ERRORS,
@@ -155,8 +155,8 @@ def judge(
 
 
 def dependent(seen: Mapping[str, Evidence]) -> set[str]:
-    """Return the cases whose blocks depend on those before them (`dependence.of`)."""
-    return dependence.of({case: one.blocks for case, one in _sound(seen).items()})
+    """Return the cases whose blocks depend on those before them (`sizes.dependent`)."""
+    return sizes.dependent({case: one.blocks for case, one in _sound(seen).items()})
 
 
 def noisy_means(seen: Mapping[str, Evidence], policy: Policy) -> set[str]:

@@ -67,7 +67,7 @@ from steelyard.gate.outcome import (
     Outcome,
     StaticChange,
 )
-from steelyard.machine import embedded, files
+from steelyard.machine import decoding, files
 from steelyard.machine.decoding import checked, digest, made, parsed
 from steelyard.store.codec import strict
 
@@ -337,7 +337,7 @@ def read(place: Path) -> Outcome:
         SteelyardError: there is none.
     """
     try:
-        text = embedded.content(files.read(place)).decode()
+        text = decoding.page_content(files.read(place)).decode()
     except FileNotFoundError as error:
         raise SteelyardError(
             f"{place} is missing: no gate ended here yet. Run `steelyard gate BASELINE`, "

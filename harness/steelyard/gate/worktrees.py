@@ -1,7 +1,8 @@
 """Commits of a checkout, their worktrees, and what changed since them.
 
 Whoever uses a worktree holds its folder's lock (`scratch`). That of a process that is
-gone is removed by the next gate.
+gone is removed by the next gate. Submodules are taken from the checkout: nothing is
+downloaded.
 """
 
 from __future__ import annotations

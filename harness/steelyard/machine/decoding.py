@@ -348,3 +348,24 @@ def _named(kind: Any) -> str:
         return "a list"
     is_table = is_dataclass(kind) or is_typeddict(kind) or origin is not None
     return "a table" if is_table else f"a {getattr(kind, '__name__', kind)}"
+
+
+OPENING: Final = '<script type="application/json" id="steelyard">'
+CLOSING: Final = "</script>"
+
+ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+"""What HTML reads within a script: in JSON these stand in strings only."""
+
+
+def page_element(document: Any) -> str:
+    """Return the element that holds a document of JSON's types."""
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    return f"{OPENING}{text.translate(ESCAPES)}{CLOSING}"
+
+
+def page_content(data: bytes) -> bytes:
+    """Return the JSON of a page that has some; other bytes as they are."""
+    if not data[:64].lstrip().lower().startswith(b"<!doctype html"):
+        return data
+    _, opened, rest = data.partition(OPENING.encode())
+    return rest.partition(CLOSING.encode())[0] if opened else data

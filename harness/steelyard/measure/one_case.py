@@ -25,7 +25,6 @@ from steelyard.machine.neighbours import Neighbours
 from steelyard.machine.ticks import seen_tick
 from steelyard.measure import (
     audit,
-    empty_calls,
     gpu_energy,
     gpu_stream,
     interleave,
@@ -191,7 +190,7 @@ def _call_floor(taken: Measurement) -> float:
     bound = taken.prepared.work
     if not isinstance(bound, work.CallableWork):
         return taken.scale.empty_call
-    taken.extra["called"], floor = empty_calls.floor(bound)
+    taken.extra["called"], floor = ledger.call_floor(bound)
     return floor
 
 

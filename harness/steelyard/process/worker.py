@@ -44,7 +44,7 @@ from steelyard.measure.solving import Solver
 from steelyard.prepare import problems
 from steelyard.prepare.capsules import SUFFIX
 from steelyard.prepare.problems import Area
-from steelyard.process import capsules, confirm, fingerprint, wire
+from steelyard.process import capsules, confirm, origins, wire
 from steelyard.process.isolation import Isolation
 from steelyard.process.origins import Origins
 from steelyard_device import cuda
@@ -124,7 +124,7 @@ class CaseCache:
             facts = facts or self._prepare(turn, settings).reported()
         except FAILURES as error:
             return {"error": named(turn.case.id, sentence(error))}
-        return facts | {"environment": fingerprint.digest()}
+        return facts | {"environment": origins.digest()}
 
     def binary(self, turn: PlannedTrial, settings: Settings) -> wire.Message:
         """Give a case's kernel away; nothing of other work, or where that fails."""

@@ -2,7 +2,8 @@
 
 JUnit's schema (that of Jenkins, which others read too) gives properties to suites and
 not to test cases; so each entry is a suite of one, and its numbers are that suite's
-properties.
+properties. Of a gate, what is no pass is a failure, and what a machine cannot tell at any
+price is skipped.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from html import escape
 from importlib import metadata, resources
 from typing import Any, Final, TypeVar
 
-from steelyard.machine import embedded
+from steelyard.machine import decoding
 from steelyard.machine.printable import printable
 from steelyard.report import curves, drawing
 from steelyard.report.grid import Cell, Column, Sheet
@@ -168,7 +168,7 @@ def page(
         tag(
             "footer", tag("p", f"Written by steelyard {metadata.version('steelyard')}.")
         ),
-        Markup(embedded.element(document)),
+        Markup(decoding.page_element(document)),
         Markup(f"<script>{script}</script>"),
     )
     return f"<!doctype html>\n{tag('html', tag('head', *head), tag('body', *body), lang='en')}\n"
