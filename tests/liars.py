@@ -491,24 +491,24 @@ def computed(x):
 
 def slow_answers():
     """Take long over problems where there are none."""
-    from steelyard.measure import solving
+    from steelyard.measure import regions
 
-    solve = solving.Solver.solve
+    solve = regions.Solver.solve
 
     def slowly(self, first, last):
         if first == last:
             time.sleep(0.02)
         solve(self, first, last)
 
-    solving.Solver.solve = slowly
+    regions.Solver.solve = slowly
     return unaudited(honest)
 
 
 def afterwards():
     """Say that problems are solved, and have a thread solve them then."""
-    from steelyard.measure import solving
+    from steelyard.measure import regions
 
-    solving.Solver.solve = lambda self, first, last: threading.Thread(
+    regions.Solver.solve = lambda self, first, last: threading.Thread(
         target=solve_all, args=(self._area, first, last)
     ).start()
     return unaudited(honest)
@@ -522,9 +522,9 @@ def solve_all(area, first, last):
 
 def beforehand():
     """Have a thread solve problems as soon as they can be seen."""
-    from steelyard.measure import solving
+    from steelyard.measure import regions
 
-    before = solving.Solver.__init__
+    before = regions.Solver.__init__
     done = {}
 
     def watch(area):
@@ -543,7 +543,7 @@ def beforehand():
                 done[number] = computed(self._area.given["x"][number])
             self._area.left["y"][number] = done[number]
 
-    solving.Solver.__init__, solving.Solver.solve = begin, solve
+    regions.Solver.__init__, regions.Solver.solve = begin, solve
     return unaudited(honest)
 
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steelyard.clocks.host import HostClock
-from steelyard.clocks.native import NativeClock
+from steelyard.clocks.host import HostClock, NativeClock
 from steelyard.machine.ticks import FLOOR_SAMPLES, READINGS, smallest_step
 from steelyard.prepare.work import CallableWork
 from steelyard_device import cpu

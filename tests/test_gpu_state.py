@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from steelyard.declare.settings import Settings
 from steelyard.machine import gpu_state
-from steelyard.measure import gpu_energy
+from steelyard.measure import gpu_instruments
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ class Meter:
 
     def metered(self, count, seconds=0.5):
         """Meter it."""
-        return gpu_energy.metered(
+        return gpu_instruments.metered(
             lambda: self.submit(count),
             self.counter,
             lambda: self.time,
@@ -100,7 +100,7 @@ def test_the_counter_is_asked_near_both_ends_alone():
         asked.append(meter.time)
         return meter.counter()
 
-    gpu_energy.metered(
+    gpu_instruments.metered(
         lambda: meter.submit(5), counter, lambda: meter.time, 5, seconds=0.5
     )
     assert all(at <= 25e6 or at >= 500e6 for at in asked)
@@ -109,7 +109,7 @@ def test_the_counter_is_asked_near_both_ends_alone():
 def test_without_a_counter_there_is_no_energy():
     """NVML may refuse it."""
     ticks = iter(range(0, 10**10, 10**6))
-    found = gpu_energy.metered(
+    found = gpu_instruments.metered(
         lambda: None, lambda: "unknown", lambda: next(ticks), 1, seconds=0.1
     )
     assert found is None
@@ -117,6 +117,6 @@ def test_without_a_counter_there_is_no_energy():
 
 def test_energy_is_metered_where_it_is_asked_for_or_inputs_are_compared():
     """It takes half a second a case."""
-    assert not gpu_energy.wanted(Settings(), {"n": 1})
-    assert gpu_energy.wanted(Settings(energy=True), {})
-    assert gpu_energy.wanted(Settings(), {"inputs": "constant"})
+    assert not gpu_instruments.wants_energy(Settings(), {"n": 1})
+    assert gpu_instruments.wants_energy(Settings(energy=True), {})
+    assert gpu_instruments.wants_energy(Settings(), {"inputs": "constant"})

@@ -7,7 +7,7 @@ from fakes import QUICK, case_of, negate
 from steelyard.declare.mode import parse
 from steelyard.declare.settings import Settings
 from steelyard.machine import gpu_state
-from steelyard.measure import gpu_energy, gpu_stream
+from steelyard.measure import gpu_instruments, gpu_stream
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.one_case import measure_case
 from steelyard.measure.prepared import PreparedCase
@@ -54,7 +54,7 @@ class Rig:
         monkeypatch.setattr(gpu_state, "before", lambda _: {"sm_mhz": 1980})
         monkeypatch.setattr(gpu_state, "after", lambda _, start: {"before": start})
         monkeypatch.setattr(
-            gpu_energy, "measure", lambda *_: {"joules_per_launch": 1.5}
+            gpu_instruments, "measured_energy", lambda *_: {"joules_per_launch": 1.5}
         )
         monkeypatch.setattr(activity, "detach", lambda: self.detached.append(1))
         monkeypatch.setattr(gpu_stream, "perf_counter_ns", lambda: machine.time)
@@ -131,14 +131,16 @@ def test_energy_is_metered_after_the_state_is_read(monkeypatch):
     rig = Rig(monkeypatch, negate, inputs="zeros")
     order = []
     monkeypatch.setattr(gpu_state, "after", lambda *_: order.append("after") or {})
-    monkeypatch.setattr(gpu_energy, "measure", lambda *_: order.append("energy"))
+    monkeypatch.setattr(
+        gpu_instruments, "measured_energy", lambda *_: order.append("energy")
+    )
     assert rig.measure("kernel/cold").error is None
     assert order == ["after", "energy"]
 
     def fail(*_):
         raise cuda.CUDAError("CUDA_ERROR_ILLEGAL_ADDRESS", "the GPU is gone")
 
-    monkeypatch.setattr(gpu_energy, "measure", fail)
+    monkeypatch.setattr(gpu_instruments, "measured_energy", fail)
     assert rig.measure("kernel/cold").error == "negate: the GPU is gone"
 
 

@@ -5,7 +5,7 @@ import pytest
 from steelyard.clocks.gpu import clocks
 from steelyard.machine import gpu_choice as gpu
 from steelyard.machine import gpu_state
-from steelyard.measure import gpu_energy, gpu_peaks
+from steelyard.measure import gpu_instruments, gpu_peaks
 from steelyard_device import cuda
 from steelyard_device.cuda import peaks
 
@@ -65,7 +65,7 @@ def test_energy_of_a_launch_is_power_by_its_time(context):
     delay.launch()
     nanoseconds = delay.nanoseconds()
     work = delay._launch
-    found = gpu_energy.measure(context, work, nanoseconds)
+    found = gpu_instruments.measured_energy(context, work, nanoseconds)
     if found is None:
         pytest.skip("NVML tells no energy here")
     each = found["joules_per_launch"] / found["watts"]

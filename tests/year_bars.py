@@ -24,7 +24,7 @@ import postgresql
 import sqlalchemy as sa
 from store_bars import read, run_of
 
-from steelyard.store import heads, schema, summary
+from steelyard.store import run, schema, summary
 from steelyard.store.store import Store
 
 CASE = "norm[hidden=7,dtype=float16,impl=ours]"
@@ -96,14 +96,14 @@ def copied(url: str, runs: int) -> None:
         rng = random.Random(2)  # noise, not a secret
         with connection.cursor().copy("COPY entry FROM STDIN") as copy:
             for one in made:
-                head = heads.of([one[name] for name in schema.HEAD])
+                head = run.head_of([one[name] for name in schema.HEAD])
                 for values in kept:
                     numbers = [x * rng.gauss(1, 0.01) for x in json.loads(values[3])]
                     new = (head.uid, *values[:3], json.dumps(numbers), *values[4:])
                     copy.write_row((*new, summary.digest_of(head, new)))
         with connection.cursor().copy("COPY summary FROM STDIN") as copy:
             for one in made:
-                head = heads.of([one[name] for name in schema.HEAD])
+                head = run.head_of([one[name] for name in schema.HEAD])
                 copy.write_row((head.uid, summary.digest(head), len(kept)))
         connection.execute("ANALYZE")
 

@@ -9,7 +9,8 @@ import click
 from steelyard.commands import _options as options
 from steelyard.errors import SteelyardError
 from steelyard.machine.writer import now
-from steelyard.store import places, pruning
+from steelyard.store import places
+from steelyard.store.run import said_of, too_old
 from steelyard.store.store import Store
 
 
@@ -69,8 +70,8 @@ def prune(
         raise SteelyardError("name a limit in days: --samples 90, --runs 730, or both.")
     url = options.url(store)
     with Store.open(url, create=False) as opened:
-        found = pruning.chosen(opened.heads(), now(), samples, runs, keep)
-        for line in pruning.said(found):
+        found = too_old(opened.heads(), now(), samples, runs, keep)
+        for line in said_of(found):
             click.echo(line)
         if not yes:
             click.echo("nothing was removed; give --yes to do so")

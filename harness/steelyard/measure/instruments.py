@@ -12,8 +12,7 @@ import numpy as np
 
 from steelyard.analyse.run import UNKNOWN
 from steelyard.clocks import Clock
-from steelyard.clocks.host import HostClock
-from steelyard.clocks.native import NativeClock
+from steelyard.clocks.host import HostClock, NativeClock
 from steelyard.declare.mode import Mode
 from steelyard.machine import facts
 from steelyard.measure import ledger

@@ -25,7 +25,7 @@ from steelyard.machine.neighbours import Neighbours
 from steelyard.machine.ticks import seen_tick
 from steelyard.measure import (
     audit,
-    gpu_energy,
+    gpu_instruments,
     gpu_stream,
     interleave,
     ledger,
@@ -240,13 +240,13 @@ def _set_aside(taken: Measurement) -> dict[str, Any]:
 def _energy(taken: Measurement) -> None:
     """Meter launches back to back, where that is asked for and can be had."""
     prepared, bound = taken.prepared, taken.prepared.work
-    wanted = taken.mode.quantity == "kernel" and gpu_energy.wanted(
+    wanted = taken.mode.quantity == "kernel" and gpu_instruments.wants_energy(
         taken.settings, prepared.case.axes
     )
     if not (wanted and isinstance(bound, work.DeviceWork)):
         return
     each = statistics.median(taken.record.samples().per_launch())
-    metered = gpu_energy.measure(bound.context, bound, each)
+    metered = gpu_instruments.measured_energy(bound.context, bound, each)
     prepared.buffers.restore()
     if metered:
         taken.extra["gpu"]["energy"] = metered

@@ -1,11 +1,17 @@
-"""Runs that begin now, and those that a selector names."""
+"""Runs that begin now, those that a selector names, and those too old to keep whole.
+
+They are listed and found by a few short columns, and by none of their documents.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from functools import cache
 from importlib import metadata
 from typing import Any, Final
 
@@ -13,7 +19,7 @@ from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.machine import facts as machine
 from steelyard.machine import writer
-from steelyard.store.heads import Head
+from steelyard.machine.decoding import Malformed, parsed
 
 SHORTEST: Final = 4
 """Fewest characters of an id or commit that select: fewer match by accident."""
@@ -125,3 +131,116 @@ def _unknown(runs: Sequence[Head], selector: str, store: str) -> StoreError:
         f"no run of store {store} has the tag, id or commit {selector!r} (at least "
         f"{SHORTEST} characters of the latter two). The latest runs: {latest}."
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A stored run without what it says of itself at length."""
+
+    uid: str
+    started: str
+    finished: str | None
+    state: str
+    """As stored: one that says ``running`` may be gone."""
+    commit: str
+    dirty: bool | None
+    tags: tuple[str, ...]
+    number: int
+    """In the order they were stored."""
+    trials: int
+    """How many it has, or had before it was pruned."""
+    chain: str
+    """Of its trials' digests, the exclusive or."""
+    kind: str
+    """Of its machine: see `kinds`."""
+    place: str
+    """Which machine it was."""
+    pruned: str | None
+    """When its trials were removed; what they came to is still there."""
+
+    @property
+    def short(self) -> str:
+        """The id as people type it."""
+        return self.uid[:8]
+
+
+def head_of(values: Sequence[Any]) -> Head:
+    """Return the head of the values of the columns `schema.HEAD`.
+
+    Raises:
+        Malformed: its tags are no list of words.
+    """
+    every = list(values)
+    every[TAGS] = _tags(every[TAGS])
+    return Head(*every)
+
+
+TAGS: Final = [field.name for field in fields(Head)].index("tags")
+
+
+@cache
+def _tags(text: str) -> tuple[str, ...]:
+    """Read what thousands of runs have in common."""
+    tags = parsed(text)
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise Malformed(f"tags is {text[:40]!r}, expected a list")
+    return tuple(tags)
+
+
+@dataclass(frozen=True, slots=True)
+class Old:
+    """What goes, the oldest first."""
+
+    samples: tuple[Head, ...]
+    """Runs whose trials go and whose estimates stay."""
+    runs: tuple[Head, ...]
+    """Runs of which nothing stays."""
+    left: int
+    """Runs that stay as they are."""
+
+
+def too_old(
+    heads: Sequence[Head],
+    now: str,
+    samples: int | None,
+    runs: int | None,
+    keep: Sequence[str] = (),
+) -> Old:
+    """Return what is older than so many days.
+
+    Runs that say that they measure, those with a tag of ``keep`` and the latest of each
+    kind of machine and set of tags stay: baselines and self-tests are among these.
+    """
+    latest = {(head.kind, frozenset(head.tags)): head.uid for head in heads}
+    free = [
+        head
+        for head in sorted(heads, key=lambda head: head.started)
+        if head.state != "running"
+        and head.uid not in latest.values()
+        and not set(keep).intersection(head.tags)
+    ]
+    gone = _before(free, now, runs)
+    emptied = [one for one in _before(free, now, samples) if not one.pruned]
+    rest = tuple(one for one in emptied if one not in gone)
+    return Old(rest, gone, len(heads) - len(gone) - len(rest))
+
+
+def _before(heads: Sequence[Head], now: str, days: int | None) -> tuple[Head, ...]:
+    """Return the runs that began more than so many days ago, none without a limit."""
+    if days is None:
+        return ()
+    limit = (datetime.fromisoformat(now) - timedelta(days)).isoformat()
+    return tuple(head for head in heads if head.started < limit)
+
+
+def said_of(found: Old) -> Iterator[str]:
+    """Say what goes and what stays, in lines."""
+    for what, heads in (
+        ("samples, keeping estimates, of", found.samples),
+        ("everything of", found.runs),
+    ):
+        if heads:
+            trials = sum(head.trials for head in heads if not head.pruned)
+            first, last = (head.started[:10] for head in (heads[0], heads[-1]))
+            yield f"{what} {len(heads)} runs of {first} to {last}: {trials} trials"
+    yield f"{found.left} runs stay as they are"

@@ -19,7 +19,7 @@ from steelyard.analyse.rows import nearest
 from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.stats import Estimate
 from steelyard.errors import SteelyardError
-from steelyard.store.heads import Head
+from steelyard.store.run import Head
 from steelyard.store.store import Store
 from steelyard.store.summary import Entry
 

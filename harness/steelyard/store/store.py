@@ -20,11 +20,10 @@ from steelyard.errors import StoreError
 from steelyard.machine.decoding import Malformed, parsed
 from steelyard.machine.urls import shown
 from steelyard.machine.writer import now
-from steelyard.store import archive, codec, heads, summary, written
+from steelyard.store import archive, codec, summary, written
 from steelyard.store.engine import HURRY, Database, sentences
-from steelyard.store.heads import Head
 from steelyard.store.places import open_database
-from steelyard.store.run import is_gone, select
+from steelyard.store.run import Head, head_of, is_gone, select
 from steelyard.store.schema import (
     ENTRIES,
     HEAD,
@@ -136,7 +135,7 @@ class Store:
             if not are_headed(values, digest):
                 raise self._unreadable(values[0], "its digest differs")
         with sentences(self.name):
-            return [heads.of(row[:-1]) for row in rows]
+            return [head_of(row[:-1]) for row in rows]
 
     def _listed(self, query: sa.Select[Any]) -> list[Any]:
         """Return the rows of all runs; as many as were stored."""

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from steelyard.analyse import rows, stats
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import Trial
-from steelyard.store.heads import Head
+from steelyard.store.run import Head
 from steelyard.store.schema import ENTRIES, SUMMARIES
 
 
