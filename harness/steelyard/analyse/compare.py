@@ -253,6 +253,11 @@ DECIDING: Final = frozenset({"name", "memory", "driver"})
 """Facts of a GPU that its times depend on; others are shown where they differ."""
 
 
+def deciding(base: Run, new: Run) -> list[Difference]:
+    """Return what differs between the GPUs of two runs that their times depend on."""
+    return [one for one in _gpu(base, new) if one.name in DECIDING]
+
+
 def require_same_gpu(base: Run, new: Run, made: Sequence[Comparison]) -> None:
     """Refuse comparisons of cases that ran on two models of GPUs, or two drivers.
 
@@ -260,7 +265,7 @@ def require_same_gpu(base: Run, new: Run, made: Sequence[Comparison]) -> None:
         SteelyardError: some of ``made`` did.
     """
     count = sum(one.on_gpu and one.ratio is not None for one in made)
-    found = [d for d in _gpu(base, new) if d.name in DECIDING]
+    found = deciding(base, new)
     if count and found:
         what = "; ".join(f"{d.name} {d.base} -> {d.new}" for d in found)
         raise SteelyardError(
@@ -275,8 +280,7 @@ ACROSS: Final = "across machines"
 
 def labelled(base: Run, new: Run, made: Sequence[Comparison]) -> Sequence[Comparison]:
     """Return comparisons whose notes say so where the runs are of two machines."""
-    machines = list(_identity(base, new))
-    if not machines and not any(d.name in DECIDING for d in _gpu(base, new)):
+    if not (any(_identity(base, new)) or deciding(base, new)):
         return made
     words = ((one, filter(None, (ACROSS, one.note))) for one in made)
     return [replace(one, note=", ".join(said)) for one, said in words]

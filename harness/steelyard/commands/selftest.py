@@ -12,13 +12,12 @@ from steelyard.analyse.verdict import Policy
 from steelyard.commands import INTERRUPTED
 from steelyard.commands import _options as options
 from steelyard.declare import config, discovery
-from steelyard.declare.plan import PlannedTrial
 from steelyard.errors import FAILED, FINE, UNRESOLVED
 from steelyard.gate import calibration, policy_file
 from steelyard.gate.blocks import Point
 from steelyard.gate.calibration import KEY, TAG, Tally
 from steelyard.gate.outcome import BASE, HEAD
-from steelyard.gate.run import planned
+from steelyard.gate.run import on_gpu, planned
 from steelyard.gate.selftest import SelfTest, StepTimes, run
 from steelyard.machine import lock
 from steelyard.report import selftest_table, tables
@@ -64,8 +63,7 @@ def command(
     if left:
         _say(f"left out: {left}")
     how = session.settings(chosen, request)
-    turns = [PlannedTrial(0, 0, point.case, point.mode) for point in points]
-    how, device = session.on_gpu(turns, how, replace(chosen, peaks=config.OFF))
+    how, device = on_gpu(points, how, chosen)
     policy = policy_of(points)
     test = SelfTest(points, how, Tally(), say=_say, policy=policy, seed=how.seed)
     with lock.measuring(request.wait), Store.open(chosen.store) as opened:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from steelyard.analyse.trial import Trial
 from steelyard.analyse.verdict import Policy
 from steelyard.declare.config import BUILT_IN, Config
-from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError, UnjudgedError
 from steelyard.fleet.pairs import Comparison, Pair
@@ -19,7 +18,7 @@ from steelyard.gate import decide, explain, listing, worktrees
 from steelyard.gate.blocks import Blocks, Point, same_code
 from steelyard.gate.measure import measure
 from steelyard.gate.outcome import BASE, HEAD
-from steelyard.gate.run import planned
+from steelyard.gate.run import on_gpu, planned
 from steelyard.gate.sides import Side
 from steelyard.machine import git
 from steelyard.store import session
@@ -94,8 +93,7 @@ class Commits:
                 f"CASE {case!r} is {len(cases)} cases{left and f' ({left})'}: "
                 f"{', '.join(sorted(cases)[:5])}. Name one of them."
             )
-        turns = [PlannedTrial(0, 0, point.case, point.mode) for point in points[:1]]
-        how, device = session.on_gpu(turns, how, replace(chosen, peaks="off"))
+        how, device = on_gpu(points[:1], how, chosen)
         with Store.open(chosen.store) as store:
             yield cls(head, points[0], listed.files, asked, chosen, how, store, device)
 

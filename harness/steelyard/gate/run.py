@@ -17,7 +17,7 @@ from steelyard.analyse.run import Run
 from steelyard.analyse.verdict import CHANGED, Policy, Verdict
 from steelyard.declare import mode as modes
 from steelyard.declare.benchmark import Case
-from steelyard.declare.config import Config
+from steelyard.declare.config import OFF, Config
 from steelyard.declare.plan import PlannedTrial, require_able
 from steelyard.declare.settings import Settings
 from steelyard.errors import SteelyardError
@@ -88,8 +88,7 @@ def gate(
                 head, places, asked.pattern, asked.overrides, how.timeout
             )
             points, left = planned(listed.cases, asked.modes)
-            turns = [PlannedTrial(0, 0, point.case, point.mode) for point in points]
-            how, device = session.on_gpu(turns, how, replace(chosen, peaks="off"))
+            how, device = on_gpu(points, how, chosen)
             with lock.measuring(asked.wait), Store.open(chosen.store) as store:
                 keys = [(point.case.id, str(point.mode)) for point in points]
                 lane = _Lane(
@@ -149,6 +148,14 @@ def planned(found: Sequence[Case], wanted: Sequence[str]) -> tuple[list[Point], 
     chosen = modes.parse_all(wanted)
     cases, left = require_able(found)
     return [Point(case, m) for case in cases for m in chosen or case.modes()], left
+
+
+def on_gpu(
+    points: Sequence[Point], how: Settings, chosen: Config
+) -> tuple[Settings, dict[str, Any]]:
+    """Return the settings with a GPU, and its facts, as `session.on_gpu` for points."""
+    turns = [PlannedTrial(0, 0, point.case, point.mode) for point in points]
+    return session.on_gpu(turns, how, replace(chosen, peaks=OFF))
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,16 +82,11 @@ def require_comparable(base: Run, head: Run, store: Store) -> None:
         SteelyardError: it says what differs.
     """
     compare.require_same_machine(base, head)
-    gpus = [dict(run.machine.get("gpu", {})) for run in (base, head)]
-    differ = [
-        f"{name} {gpus[0].get(name)} -> {gpus[1].get(name)}"
-        for name in sorted(compare.DECIDING)
-        if all(gpus) and gpus[0].get(name) != gpus[1].get(name)
-    ]
-    if differ:
+    if differ := compare.deciding(base, head):
+        what = "; ".join(f"{one.name} {one.base} -> {one.new}" for one in differ)
         raise SteelyardError(
             f"run {base.short} is of another GPU or driver and does not compare: "
-            f"{'; '.join(differ)}. Measure the baseline again here."
+            f"{what}. Measure the baseline again here."
         )
     trials = store.trials(base.uid)
     if not any(trial.error is None for trial in trials):

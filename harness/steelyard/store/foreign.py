@@ -82,7 +82,8 @@ class Result:
     stated: tuple[float, float, float] | None = None
     """Seconds of a launch with the ends of their interval, of no samples."""
     method: str = ""
-    """How it was measured: results of two methods do not compare."""
+    """How it was measured: results of two methods do not compare. Nothing: by samples, or
+    the mean of what is ``stated``."""
     clock: str = UNKNOWN
     facts: Mapping[str, Any] = field(default_factory=dict)
     on_gpu: bool = False
@@ -172,6 +173,12 @@ def count(value: Any) -> int | None:
     return value if right and 0 <= value <= shapes.MOST else None
 
 
+def named(name: str, axes: Mapping[str, Any]) -> str:
+    """Return the id of a case, as ours are."""
+    inside = ",".join(f"{axis}={value}" for axis, value in axes.items())
+    return f"{name}[{inside}]" if inside else name
+
+
 def axis(value: Any) -> Any:
     """Return the value of an axis as a case id has it; a text of a number is one."""
     if isinstance(value, str):
@@ -236,6 +243,7 @@ def _trial(tool: str, result: Result, case: str, block: int, position: int) -> T
         stated = (seconds := result.windows[0].seconds), 0.0, 2 * seconds
     if stated is not None:
         extra["stated"] = asdict(Estimate(*(NANO * one for one in stated)))
+    method = result.method or ("mean" if result.stated else "")
     trial = Trial(
         case=case,
         axes={printable(n): axis(value) for n, value in result.axes.items()},
@@ -248,7 +256,7 @@ def _trial(tool: str, result: Result, case: str, block: int, position: int) -> T
         floors={},
         ledger={},
         facts=result.facts,
-        hashes={"method": f"{tool} {result.method}".strip()},
+        hashes={"method": f"{tool} {method}".strip()},
         error=result.error and printable(result.error),
         extra=extra,
     )

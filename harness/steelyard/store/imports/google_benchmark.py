@@ -70,8 +70,7 @@ def _reports(found: _File, _: Source) -> Iterator[Report]:
 
 def _results(name: str, group: Sequence[_Run]) -> Iterator[Result]:
     base, axes = _axes(name)
-    inside = ",".join(f"{n}={v}" for n, v in axes.items())
-    case = f"{base}[{inside}]" if axes else base
+    case = foreign.named(base, axes)
     same: dict[str, Any] = {"case": case, "mode": "google-benchmark", "axes": axes}
     failed = next((one for one in group if one.get("error_occurred")), None)
     if failed is not None:
@@ -90,9 +89,7 @@ def _results(name: str, group: Sequence[_Run]) -> Iterator[Result]:
         spread = _window(means["stddev"]).seconds if "stddev" in means else 0.0
         stated = foreign.mean(window.seconds, spread, count)
         facts = _facts(name, whole)
-        yield Result(
-            **same, windows=[window], stated=stated, method="mean", facts=facts
-        )
+        yield Result(**same, windows=[window], stated=stated, facts=facts)
 
 
 def _window(one: _Run) -> Window:

@@ -52,7 +52,6 @@ def _result(one: _Command) -> Result:
         windows=[Window(time, processor=used) for time in times],
         axes=axes,
         stated=stated,
-        method="mean" if stated else "",
         error=f"{len(failed)} of {len(codes)} runs failed: {ended}" if failed else None,
     )
 
@@ -64,8 +63,7 @@ def _name(command: str, axes: dict[str, Any]) -> str:
             whole = rf"(?<![\w.]){re.escape(str(value))}(?![\w.])"
             said = f"{{{name}}}".replace("\\", r"\\")
             command = re.sub(whole, said, command)
-    inside = ",".join(f"{name}={value}" for name, value in axes.items())
-    return f"{command}[{inside}]" if inside else command
+    return foreign.named(command, axes)
 
 
 FORMAT: Final = Format("hyperfine", frozenset({"results"}), _File, _reports)

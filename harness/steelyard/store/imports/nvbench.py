@@ -115,8 +115,7 @@ def _results(name: str, state: _State, source: Source) -> Iterator[Result]:
     axes = {
         one["name"]: foreign.axis(one["value"]) for one in state["axis_values"] or ()
     }
-    inside = ",".join(f"{n}={v}" for n, v in axes.items())
-    case = f"{name}[{inside}]" if axes else name
+    case = foreign.named(name, axes)
     if state["is_skipped"]:
         reason = state.get("skip_reason") or "it was skipped"
         yield Result(case, KINDS[0].mode, axes=axes, error=reason, on_gpu=True)
@@ -139,7 +138,6 @@ def _results(name: str, state: _State, source: Source) -> Iterator[Result]:
             windows or [Window(mean, count)],
             axes,
             stated,
-            method="mean" if stated else "",
             facts=_facts(said, mean, kind.times.split("/")[1]),
             on_gpu=kind.on_gpu,
         )

@@ -78,7 +78,6 @@ def _result(one: _Benchmark) -> Result:
         windows=windows,
         axes=one.get("params") or {},
         stated=stated,
-        method="mean" if stated else "",
         clock=str(one.get("options", {}).get("timer", UNKNOWN)),
     )
 
