@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import click
 
 from steelyard.analyse.rows import Row, rows
-from steelyard.analyse.run import Run
 from steelyard.analyse.stats import Estimate
+from steelyard.analyse.trial import Run
 from steelyard.store.store import Store
 
 FINE = {0, 2, 3}

@@ -28,7 +28,7 @@ import click
 import numpy as np
 
 from steelyard import Builder, benchmark
-from steelyard.analyse.run import Run
+from steelyard.analyse.trial import Run
 from steelyard.declare.handles import Call
 from steelyard.report import text
 from steelyard.report.grid import Line, Sheet, grid

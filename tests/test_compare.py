@@ -10,7 +10,7 @@ from test_report import rendered
 
 from steelyard.analyse import claims, compare, rows
 from steelyard.errors import USAGE, SteelyardError
-from steelyard.report import comparison, explained
+from steelyard.report import comparison
 from steelyard.report.formats import Compared, formats
 
 CASE = "copy[n=1024,impl=numpy]"
@@ -59,7 +59,7 @@ def test_one_pair_of_blocks_says_nothing_of_its_ratios_error():
     assert not row.differs
     assert row.note.startswith("one pair")
     assert "nan" not in str(comparison.sheet([row])).lower()
-    assert "one pair of blocks" in explained.sentence(row.ratio, [])
+    assert "one pair of blocks" in comparison.sentence(row.ratio, [])
     made = rows.relative_to(
         rows.rows([trials.trial("a[i=x]"), trials.trial("a[i=y]")]), "i=x"
     )

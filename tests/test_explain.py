@@ -9,8 +9,8 @@ import trials
 from steelyard.analyse.rows import rows
 from steelyard.gate import explain_gpu
 from steelyard.gate.explain import differences, ranked
-from steelyard.report import explained
-from steelyard.report.explained import Side
+from steelyard.report import comparison
+from steelyard.report.comparison import Side
 from steelyard.store.store import Store
 
 GPU = {"multiprocessors": 108, "name": "A100", "driver": "550"}
@@ -51,7 +51,7 @@ def side(facts, nanoseconds, *, run=None, mode="kernel/cold", **changes):
 
 def said(base, head):
     """Return the page of two sides as lines."""
-    return [str(part) for part in explained.page(base, head)]
+    return [str(part) for part in comparison.explanation(base, head)]
 
 
 def test_a_cap_of_registers_is_a_matter_of_occupancy():

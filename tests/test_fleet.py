@@ -29,7 +29,7 @@ from steelyard.errors import (
     StoreError,
     UnjudgedError,
 )
-from steelyard.fleet import agent, campaign, cluster, environments, jobs, record, shares
+from steelyard.fleet import agent, campaign, cluster, environments, jobs, record
 from steelyard.fleet.agent import Order
 from steelyard.fleet.campaign import Campaign
 from steelyard.fleet.jobs import Job, Queue
@@ -172,20 +172,20 @@ SLOTS = ["box/gpu0", "box/gpu1", "box", "box/gpu1", "box_gpu1", "box2/gpu1"]
 
 def test_parts_of_a_machine_share_neither_gpus_nor_cores():
     """Threads of one core stay together; without enough cores all share them."""
-    gpus = shares.labels([("H200", "GPU-a"), ("A100", "GPU-b"), ("A100", "GPU-c")])
+    gpus = jobs.labels([("H200", "GPU-a"), ("A100", "GPU-b"), ("A100", "GPU-c")])
     facts = {"name": "box", "cpu": "EPYC", **gpus}
-    assert shares.resources(facts) == {"machine": 1, "gpu0": 1, "gpu1": 1, "gpu2": 1}
-    parts = shares.parts(facts)
+    assert jobs.resources(facts) == {"machine": 1, "gpu0": 1, "gpu1": 1, "gpu2": 1}
+    parts = jobs.parts(facts)
     assert [(one["gpu"], share.uuid) for one, share in parts.values()] == [
         *(("H200", "GPU-a"), ("A100", "GPU-b"), ("A100", "GPU-c"))
     ]
     assert set(parts) == {"box/gpu0", "box/gpu1", "box/gpu2"}
     assert sum(one.resources()["machine"] for _, one in parts.values()) <= 1
     threads = [(n, n + 7) for n in range(7)]
-    every = [shares.cores(range(14), threads, one) for _, one in parts.values()]
+    every = [jobs.cores(range(14), threads, one) for _, one in parts.values()]
     assert every == [{0, 7, 1, 8}, {2, 9, 3, 10}, {4, 11, 5, 12}]
-    assert shares.cores(range(2), (), parts["box/gpu2"][1]) == {0, 1}
-    ((name, (own, whole)),) = shares.parts(EPYC | {"name": "cpus"}).items()
+    assert jobs.cores(range(2), (), parts["box/gpu2"][1]) == {0, 1}
+    ((name, (own, whole)),) = jobs.parts(EPYC | {"name": "cpus"}).items()
     assert (name, own["cpu"], whole) == ("cpus", "AMD-EPYC-9654", None)
 
 

@@ -22,9 +22,8 @@ from typing import Final
 
 from steelyard.analyse import rows as analysed
 from steelyard.analyse.rows import Row
-from steelyard.analyse.run import KILLED, Run
 from steelyard.analyse.stats import Estimate
-from steelyard.analyse.trial import Trial
+from steelyard.analyse.trial import KILLED, Run, Trial
 from steelyard.declare.benchmark import Case
 from steelyard.declare.mode import parse as mode
 from steelyard.declare.plan import PlannedTrial

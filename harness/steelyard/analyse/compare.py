@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from steelyard.analyse import expression
 from steelyard.analyse.rows import Row, nearest, paired_ratio, rows
-from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.stats import Estimate
-from steelyard.analyse.trial import Trial
+from steelyard.analyse.trial import UNKNOWN, Run, Trial
 from steelyard.errors import SteelyardError
 
 LISTED: Final = ("settings", "versions")

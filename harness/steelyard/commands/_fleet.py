@@ -13,7 +13,7 @@ import click
 
 from steelyard.commands import _options as options
 from steelyard.errors import SteelyardError
-from steelyard.fleet.shares import GPU, MACHINE
+from steelyard.fleet.jobs import GPU, MACHINE
 
 if TYPE_CHECKING:
     from steelyard.fleet.cluster import Fleet

@@ -16,7 +16,7 @@ from steelyard.machine import files
 if TYPE_CHECKING:
     from steelyard.analyse.claims import Claim, Judged
     from steelyard.analyse.rows import Row
-    from steelyard.analyse.run import Run
+    from steelyard.analyse.trial import Run
     from steelyard.declare.config import Config
 
 TAG = "claims"

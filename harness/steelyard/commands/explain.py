@@ -9,12 +9,11 @@ import click
 from rich.text import Text
 
 from steelyard.analyse.rows import rows
-from steelyard.analyse.run import Run
-from steelyard.analyse.trial import Trial
+from steelyard.analyse.trial import Run, Trial
 from steelyard.commands import _options as options
 from steelyard.errors import SteelyardError
-from steelyard.report import explained, stored, tables
-from steelyard.report.explained import Side
+from steelyard.report import comparison, stored, tables
+from steelyard.report.comparison import Side
 from steelyard.store import capsules
 from steelyard.store.store import Store
 
@@ -44,7 +43,7 @@ def command(*, base: str, head: str, mode: str | None, store: str | None) -> Non
         one = both[side == "B"][shared[0]]
         console.print(Text(f"{side}: {one.row.case}, run {one.run.short} ({name})"))
     for each in shared:
-        console.print(*explained.page(*(one[each] for one in both)), sep="\n")
+        console.print(*comparison.explanation(*(one[each] for one in both)), sep="\n")
 
 
 def _modes(name: str, url: str) -> Iterator[tuple[str, Side]]:

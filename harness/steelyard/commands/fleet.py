@@ -70,7 +70,7 @@ def down() -> None:
 @options.store_option
 def status(*, address: str | None, store: str | None) -> None:
     """List the machines with their facts and jobs, and the campaigns under way."""
-    from steelyard.fleet import campaign, cluster, shares
+    from steelyard.fleet import campaign, cluster, jobs
     from steelyard.fleet.engine import NODE, machines
     from steelyard.fleet.record import Record
 
@@ -80,7 +80,7 @@ def status(*, address: str | None, store: str | None) -> None:
     record.close()
     for name, facts in machines().items():
         facts.pop(NODE)
-        said = "  ".join(f"{k}={v}" for k, v in shares.said(facts).items())
+        said = "  ".join(f"{k}={v}" for k, v in jobs.said(facts).items())
         doing = [
             f"{one.job.what} of {one.job.commit[:10]} on {one.machine}"
             for one in entries

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from steelyard.analyse.run import UNKNOWN, Run
+from steelyard.analyse.trial import UNKNOWN, Run
 from steelyard.commands import _options as options
 from steelyard.errors import SteelyardError
 from steelyard.machine import files, writer

@@ -10,7 +10,7 @@ import click
 from rich.text import Text
 
 from steelyard.analyse import compare
-from steelyard.analyse.run import Run
+from steelyard.analyse.trial import Run
 from steelyard.commands import _options as options
 from steelyard.commands import gate as gating
 from steelyard.declare import mode as modes

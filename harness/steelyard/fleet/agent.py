@@ -27,11 +27,10 @@ from steelyard.errors import (
     StoreError,
     UnjudgedError,
 )
-from steelyard.fleet import environments, shares
+from steelyard.fleet import environments, jobs
 from steelyard.fleet.environments import Environment
-from steelyard.fleet.jobs import BISECT, RUN, Job
+from steelyard.fleet.jobs import BISECT, RUN, Job, Share
 from steelyard.fleet.record import Claim, Record
-from steelyard.fleet.shares import Share
 from steelyard.machine import children, facts, keeper, lock
 from steelyard.machine.neighbours import JOB
 from steelyard.process.origins import Origins
@@ -234,7 +233,7 @@ def _confined(share: Share | None, held: _Held) -> Iterator[dict[str, str]]:
         held.require()
         together = facts.siblings(sorted(every))
         groups = () if isinstance(together, str) else together
-        os.sched_setaffinity(0, shares.cores(every, groups, share))  # of this thread
+        os.sched_setaffinity(0, jobs.cores(every, groups, share))  # of this thread
         try:
             yield {"CUDA_VISIBLE_DEVICES": share.uuid, "STEELYARD_LOCK": str(path)}
         finally:

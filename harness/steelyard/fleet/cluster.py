@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from steelyard.errors import SteelyardError
-from steelyard.fleet import engine, environments, local, shares
+from steelyard.fleet import engine, environments, jobs, local
 from steelyard.fleet.agent import Order
 from steelyard.fleet.campaign import Campaign
 from steelyard.fleet.engine import Ray
@@ -60,7 +60,7 @@ def labels(name: str) -> dict[str, str]:
     found["memory"] = f"{int(identity['memory']) >> 30}G"
     gpus = gpu_choice.devices()
     if gpus:
-        found |= shares.labels([(one.name, one.uuid) for one in gpus])
+        found |= jobs.labels([(one.name, one.uuid) for one in gpus])
         found["driver"] = gpu_choice.facts(0).get("driver", "")
     # What Ray takes as a label (docs.ray.io, Labels): 63 letters, digits, - _ and .
     clean = {

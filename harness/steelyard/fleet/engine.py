@@ -13,10 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from steelyard.errors import SteelyardError
-from steelyard.fleet import agent, local, shares
+from steelyard.fleet import agent, jobs, local
 from steelyard.fleet.agent import Order
-from steelyard.fleet.jobs import GONE, Job
-from steelyard.fleet.shares import GPU, MACHINE, Share
+from steelyard.fleet.jobs import GONE, GPU, MACHINE, Job, Share
 from steelyard_device import install
 
 NODE: Final = "node"
@@ -83,8 +82,8 @@ class Ray:
         """Return the facts of the nodes that are machines, or of their GPUs."""
         found = {}
         for name, facts in machines().items():
-            node, whole = facts.pop(NODE), {name: (shares.said(facts), None)}
-            parts = shares.parts(facts) if self.per == GPU else whole
+            node, whole = facts.pop(NODE), {name: (jobs.said(facts), None)}
+            parts = jobs.parts(facts) if self.per == GPU else whole
             for part, (own, share) in parts.items():
                 self._places[part], found[part] = (node, share), own
         return found

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard.fleet import shares
+from steelyard.fleet import jobs
 
 LOCALHOST: Final = "127.0.0.1"
 
@@ -33,7 +33,7 @@ NODE: Final[dict[str, Any]] = {
 
 def resources(labels: Mapping[str, str]) -> dict[str, float]:
     """Return what a node with these labels has."""
-    return shares.resources(facts(labels))
+    return jobs.resources(facts(labels))
 
 
 def facts(labels: Mapping[str, str]) -> dict[str, str]:

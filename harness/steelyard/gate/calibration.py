@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from steelyard.analyse import kinds, sizes
 from steelyard.analyse.distributions import CONFIDENCE, beta, solve
-from steelyard.analyse.run import Run
 from steelyard.analyse.stats import Estimate
+from steelyard.analyse.trial import Run
 from steelyard.analyse.verdict import Policy, Verdict
 from steelyard.gate import decide
 from steelyard.gate.decide import Evidence

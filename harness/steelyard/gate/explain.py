@@ -18,9 +18,8 @@ from typing import Any, Final
 
 from steelyard import units
 from steelyard.analyse.doubts.machine import of_gpu
-from steelyard.analyse.run import UNKNOWN
 from steelyard.analyse.stats import Estimate
-from steelyard.analyse.trial import Trial
+from steelyard.analyse.trial import UNKNOWN, Trial
 from steelyard.gate import explain_gpu
 from steelyard.gate.difference import (
     Difference,

@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from steelyard.analyse.run import Run
+from steelyard.analyse.trial import Run
 from steelyard.analyse.verdict import CHANGED, Policy, Verdict
 from steelyard.declare import mode as modes
 from steelyard.declare.benchmark import Case

@@ -19,9 +19,8 @@ from typing import Final
 from steelyard.analyse import compare, kinds, verdict
 from steelyard.analyse.change_points import divide
 from steelyard.analyse.distributions import quantile
-from steelyard.analyse.run import Run
 from steelyard.analyse.stats import Estimate
-from steelyard.analyse.trial import METHOD_VERSION, Trial
+from steelyard.analyse.trial import METHOD_VERSION, Run, Trial
 from steelyard.analyse.verdict import Judgement, Verdict
 from steelyard.declare.plan import PlannedTrial
 from steelyard.declare.settings import Settings

@@ -13,7 +13,7 @@ from time import perf_counter_ns
 from typing import Any, Final, Literal
 
 from steelyard import units
-from steelyard.analyse.run import UNKNOWN
+from steelyard.analyse.trial import UNKNOWN
 from steelyard.machine import facts as machine
 from steelyard.machine import lock
 from steelyard.machine.ticks import empty_window, smallest_step

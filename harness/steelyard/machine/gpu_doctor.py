@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steelyard import units
 from steelyard.analyse.doubts.machine import STEADY
-from steelyard.analyse.run import UNKNOWN
+from steelyard.analyse.trial import UNKNOWN
 from steelyard.machine import facts as machine
 from steelyard.machine import gpu_choice as gpu
 from steelyard.machine import gpu_state, lock

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from steelyard.analyse.run import UNKNOWN
+from steelyard.analyse.trial import UNKNOWN
 
 if TYPE_CHECKING:
     from steelyard_device.cuda import Context

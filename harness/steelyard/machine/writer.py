@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from steelyard.analyse.run import UNKNOWN
+from steelyard.analyse.trial import UNKNOWN
 from steelyard.machine import facts as machine
 from steelyard.machine.printable import printable
 from steelyard.machine.urls import anonymous

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from steelyard.analyse.run import UNKNOWN
+from steelyard.analyse.trial import UNKNOWN
 from steelyard.clocks import Clock
 from steelyard.clocks.host import HostClock, NativeClock
 from steelyard.declare.mode import Mode

@@ -12,7 +12,7 @@ from typing import Final
 from steelyard import units
 from steelyard.analyse.change_points import FRESH, Episode, Step
 from steelyard.analyse.fit import FEWEST
-from steelyard.analyse.run import UNKNOWN
+from steelyard.analyse.trial import UNKNOWN
 from steelyard.store.series import History, Place, Point, places
 
 HEIGHT: Final = 12

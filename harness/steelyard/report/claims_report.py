@@ -12,8 +12,8 @@ from rich.text import Text
 
 from steelyard import units
 from steelyard.analyse.claims import UNITS, Bound, Judged, State, exit_code
-from steelyard.analyse.run import Run
 from steelyard.analyse.stats import Estimate
+from steelyard.analyse.trial import Run
 from steelyard.errors import SteelyardError
 from steelyard.report import json_report, tables, text
 from steelyard.report import junit as xml

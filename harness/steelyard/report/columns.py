@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from steelyard import units
 from steelyard.analyse.rows import Row
-from steelyard.analyse.run import UNKNOWN
+from steelyard.analyse.trial import UNKNOWN
 from steelyard.errors import SteelyardError
 from steelyard.report import text
 from steelyard.report.grid import Column, Sheet

@@ -17,8 +17,7 @@ from rich.text import Text
 from steelyard import units
 from steelyard.analyse import stats
 from steelyard.analyse.rows import Row
-from steelyard.analyse.run import UNKNOWN, Run
-from steelyard.analyse.trial import Trial
+from steelyard.analyse.trial import UNKNOWN, Run, Trial
 from steelyard.prepare.capsules import SUFFIX
 from steelyard.report import text
 from steelyard.report.grid import Line, Sheet, grid

@@ -110,9 +110,8 @@ from steelyard.analyse.rows import (
     rows,
     with_peaks,
 )
-from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.stats import Estimate
-from steelyard.analyse.trial import Trial
+from steelyard.analyse.trial import UNKNOWN, Run, Trial
 from steelyard.machine import files
 from steelyard.store.codec import strict
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from steelyard import units
 from steelyard.analyse.rows import Row, by_value, mode_rank
-from steelyard.analyse.run import Run
+from steelyard.analyse.trial import Run
 from steelyard.declare.axes import text_of
 from steelyard.errors import SteelyardError
 from steelyard.report import columns, tables, text

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from steelyard.analyse.run import Run
+from steelyard.analyse.trial import Run
 from steelyard.declare.plan import Plan, PlannedTrial, once
 from steelyard.declare.settings import Settings
 from steelyard.report import tables

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from steelyard.analyse import compare as comparing
 from steelyard.analyse.rows import Row, nearest, relative_to, rows, with_peaks
-from steelyard.analyse.run import Run
-from steelyard.analyse.trial import Trial
+from steelyard.analyse.trial import Run, Trial
 from steelyard.declare import config
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.report import clocks_table, comparison, details, pivot, sweeps, tables

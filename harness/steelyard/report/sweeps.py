@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from steelyard.analyse.cliffs import COPY, FEWEST, Cliff, Size, cliffs
 from steelyard.analyse.rows import Row
-from steelyard.analyse.run import Run
+from steelyard.analyse.trial import Run
 from steelyard.report import curves as drawn
 from steelyard.report.curves import Curve
 

@@ -25,8 +25,7 @@ from steelyard import units
 from steelyard.analyse import doubts
 from steelyard.analyse.doubts.samples import FEW_SAMPLES, IMPORTED, ONE_BLOCK, UNSETTLED
 from steelyard.analyse.rows import Row
-from steelyard.analyse.run import Run
-from steelyard.analyse.trial import Trial
+from steelyard.analyse.trial import Run, Trial
 from steelyard.machine.printable import printable
 from steelyard.report import columns as columns_
 from steelyard.report import text

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from steelyard import units
 from steelyard.analyse.rows import Row
-from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.stats import Estimate
+from steelyard.analyse.trial import UNKNOWN, Run
 from steelyard.prepare.capsule_checks import Check
 from steelyard.prepare.capsules import CODE, Capsule
 from steelyard.units import NOTHING

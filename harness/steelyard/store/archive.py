@@ -18,8 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Final, TypedDict
 
-from steelyard.analyse.run import Run
-from steelyard.analyse.trial import Samples, Trial
+from steelyard.analyse.trial import Run, Samples, Trial
 from steelyard.errors import StoreError
 from steelyard.machine import decoding
 from steelyard.machine.decoding import (

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard.analyse.run import Run
-from steelyard.analyse.trial import Trial
+from steelyard.analyse.trial import Run, Trial
 from steelyard.errors import SteelyardError
 from steelyard.machine import files, trust
 from steelyard.machine.decoding import Malformed, checked

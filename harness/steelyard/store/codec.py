@@ -26,8 +26,7 @@ from dataclasses import asdict, fields
 from hashlib import blake2b
 from typing import Any, Final
 
-from steelyard.analyse.run import Run
-from steelyard.analyse.trial import ClockFacts, Samples, Trial
+from steelyard.analyse.trial import ClockFacts, Run, Samples, Trial
 from steelyard.errors import StoreError
 from steelyard.machine.decoding import Malformed, checked
 from steelyard.store import shapes

@@ -21,9 +21,8 @@ from typing import Annotated, Any, Final
 from steelyard.analyse.distributions import student
 from steelyard.analyse.doubts import Doubt, Seen
 from steelyard.analyse.doubts.samples import BIMODAL, DRIFTING, FEW_SAMPLES, IMPORTED
-from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.stats import Estimate
-from steelyard.analyse.trial import ClockFacts, Samples, Trial
+from steelyard.analyse.trial import UNKNOWN, ClockFacts, Run, Samples, Trial
 from steelyard.machine.decoding import Malformed, Within, checked
 from steelyard.machine.printable import printable
 from steelyard.store import codec, shapes

@@ -15,7 +15,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any, Final
 
-from steelyard.analyse.run import UNKNOWN, Run
+from steelyard.analyse.trial import UNKNOWN, Run
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.machine import facts as machine
 from steelyard.machine import writer

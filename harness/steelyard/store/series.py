@@ -16,8 +16,8 @@ from typing import Final
 from steelyard.analyse import change_points, kinds
 from steelyard.analyse.change_points import Episode, Step
 from steelyard.analyse.rows import nearest
-from steelyard.analyse.run import UNKNOWN, Run
 from steelyard.analyse.stats import Estimate
+from steelyard.analyse.trial import UNKNOWN, Run
 from steelyard.errors import SteelyardError
 from steelyard.store.run import Head
 from steelyard.store.store import Store

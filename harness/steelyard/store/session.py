@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from steelyard.analyse.run import Run
-from steelyard.analyse.trial import Trial
+from steelyard.analyse.trial import Run, Trial
 from steelyard.clocks import gpu as clocks
 from steelyard.declare import discovery, npy
 from steelyard.declare import mode as modes

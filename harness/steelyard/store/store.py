@@ -14,8 +14,7 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
-from steelyard.analyse.run import KILLED, STATES, Run
-from steelyard.analyse.trial import Trial
+from steelyard.analyse.trial import KILLED, STATES, Run, Trial
 from steelyard.errors import StoreError
 from steelyard.machine.decoding import Malformed, parsed
 from steelyard.machine.urls import shown

@@ -10,8 +10,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from steelyard.analyse import kinds
-from steelyard.analyse.run import STATES, Run
-from steelyard.analyse.trial import Trial
+from steelyard.analyse.trial import STATES, Run, Trial
 from steelyard.machine.decoding import Malformed
 from steelyard.store import codec
 from steelyard.store.schema import (

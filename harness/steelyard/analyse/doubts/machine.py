@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from steelyard.analyse.doubts import Act, Doubt
-from steelyard.analyse.run import UNKNOWN
-from steelyard.analyse.trial import Trial
+from steelyard.analyse.trial import UNKNOWN, Trial
 
 NEIGHBOURS: Final = 0.25
 """Processors kept busy by others while a trial ran."""

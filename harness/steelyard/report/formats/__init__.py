@@ -18,9 +18,8 @@ from typing import Final
 from steelyard.analyse.claims import Judged
 from steelyard.analyse.compare import Comparison, Difference
 from steelyard.analyse.rows import Row
-from steelyard.analyse.run import Run
 from steelyard.analyse.stats import Estimate
-from steelyard.analyse.trial import Trial
+from steelyard.analyse.trial import Run, Trial
 from steelyard.gate.outcome import Outcome
 
 GROUP: Final = "steelyard.formats"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Final
 
-from steelyard.analyse.run import Run
+from steelyard.analyse.trial import Run
 from steelyard.gate import document
 from steelyard.report import claims_report, json_report
 from steelyard.report.formats import Compared, Format, Results

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Final
 
 from steelyard.analyse.rows import Row
-from steelyard.analyse.run import Run
+from steelyard.analyse.trial import Run
 from steelyard.report import (
     claims_report,
     columns,

@@ -9,8 +9,7 @@ from typing import Final
 from steelyard import units
 from steelyard.analyse import stats
 from steelyard.analyse.rows import Row
-from steelyard.analyse.run import Run
-from steelyard.analyse.trial import Trial
+from steelyard.analyse.trial import Run, Trial
 from steelyard.report import clocks_table, details, scale, tables, text
 from steelyard.report.pages import svg
 from steelyard.report.pages.html import Markup, join, sheet, tag

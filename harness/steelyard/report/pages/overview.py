@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from steelyard.analyse.run import Run
+from steelyard.analyse.trial import Run
 from steelyard.report import stored
 from steelyard.report.pages.html import Section, page, sheet, tag
 from steelyard.store import private

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Final
 
 from steelyard.analyse.rows import Row
-from steelyard.analyse.run import Run
+from steelyard.analyse.trial import Run
 from steelyard.report import chart, columns, curves, sweeps, tables, text
 from steelyard.report.formats import Results
 from steelyard.report.grid import Column, Sheet

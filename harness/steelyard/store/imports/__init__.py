@@ -13,8 +13,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Final
 
-from steelyard.analyse.run import Run
-from steelyard.analyse.trial import Trial
+from steelyard.analyse.trial import Run, Trial
 from steelyard.errors import StoreError
 from steelyard.machine.decoding import Malformed
 from steelyard.machine.printable import cleaned, printable
