@@ -14,7 +14,7 @@ import pytest
 
 from steelyard import Builder, Case, benchmark
 from steelyard.declare.handles import Call
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.prepare.buffers import Buffers
 from steelyard.process import wire
 

@@ -31,7 +31,7 @@ import psutil
 from steelyard.analyse import verdict
 from steelyard.declare import discovery
 from steelyard.declare.mode import parse_all
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.gate import decide
 from steelyard.gate.blocks import value
 from steelyard.gate.decide import POLICY, Evidence

@@ -12,8 +12,7 @@ from steelyard import BenchmarkError
 from steelyard.declare import discovery
 from steelyard.declare.benchmark import select
 from steelyard.declare.mode import parse
-from steelyard.declare.plan import plan
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings, plan
 from steelyard.measure.prepared import PreparedCase
 from steelyard.prepare import checking
 from steelyard.prepare.answers import Rows, keep, kept

@@ -12,8 +12,7 @@ import pytest
 
 from steelyard.declare import discovery
 from steelyard.declare.mode import parse
-from steelyard.declare.plan import PlannedTrial
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.process import runner
 
 WARM = parse("kernel/warm")

@@ -12,7 +12,7 @@ import pytest
 import shell
 
 from steelyard.declare import discovery
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.errors import BenchmarkError, SteelyardError
 from steelyard.gate import blocks
 from steelyard.machine import trust

@@ -6,7 +6,7 @@ import shell
 from fakes import case_of
 from gpu import context
 
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.measure.prepared import PreparedCase
 from steelyard.prepare import capsule_work, capsules
 from steelyard.prepare.work import Cubin

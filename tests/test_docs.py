@@ -22,7 +22,7 @@ import yaml
 from steelyard.analyse import doubts
 from steelyard.commands import init, main
 from steelyard.declare import claims_file, config, discovery
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.gate import policy_file
 from steelyard.measure.prepared import PreparedCase
 from steelyard.store.store import Store

@@ -8,7 +8,7 @@ from fakes import case_of
 
 from steelyard.analyse.verdict import Verdict
 from steelyard.declare.mode import parse
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.errors import SteelyardError
 from steelyard.gate import blocks as blocking
 from steelyard.gate import decide, findings

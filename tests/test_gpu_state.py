@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.machine import gpu_state
 from steelyard.measure import gpu_instruments
 

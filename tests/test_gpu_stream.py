@@ -6,7 +6,7 @@ import pytest
 from fake_gpu import FakeClock, Machine
 
 from steelyard.declare.mode import parse
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.errors import BenchmarkError
 from steelyard.measure import gpu_stream, interleave, sampler
 from steelyard.measure.gpu_instruments import WINDOWS

@@ -8,7 +8,7 @@ from shell import git
 
 from steelyard.commands import init, main
 from steelyard.declare import config, discovery
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.measure.prepared import PreparedCase
 
 FLAT = '[project]\nname = "mine"\nversion = "1"\n'

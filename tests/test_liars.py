@@ -9,8 +9,7 @@ from steelyard.analyse.doubts import Act, known
 from steelyard.declare import discovery
 from steelyard.declare.benchmark import select
 from steelyard.declare.mode import parse
-from steelyard.declare.plan import PlannedTrial
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.process import confirm, runner
 
 pytestmark = pytest.mark.measuring

@@ -16,7 +16,7 @@ from steelyard.analyse import stats
 from steelyard.analyse.doubts import clocks
 from steelyard.analyse.trial import ClockFacts
 from steelyard.declare.mode import parse
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.machine.ticks import READ, seen_tick, smallest_step
 from steelyard.measure import one_case, stream
 from steelyard.measure.instruments import Instruments

@@ -6,8 +6,7 @@ from steelyard.analyse.doubts import Act, known
 from steelyard.declare import discovery
 from steelyard.declare.benchmark import select
 from steelyard.declare.mode import parse
-from steelyard.declare.plan import plan
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings, plan
 from steelyard.process import runner
 
 MODES = ("kernel/warm", "kernel/cold", "latency/warm")

@@ -5,7 +5,7 @@ from fake_gpu import FakeClock, Machine
 from fakes import QUICK, case_of, negate
 
 from steelyard.declare.mode import parse
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.machine import gpu_state
 from steelyard.measure import gpu_instruments, gpu_stream
 from steelyard.measure.instruments import Instruments

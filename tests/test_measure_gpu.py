@@ -9,8 +9,7 @@ from steelyard import benchmark
 from steelyard.declare import discovery
 from steelyard.declare.benchmark import select
 from steelyard.declare.mode import parse
-from steelyard.declare.plan import plan
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings, plan
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.one_case import measure_case
 from steelyard.measure.prepared import PreparedCase

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fakes import case_of
 
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.errors import BenchmarkError
 from steelyard.measure import stream_check
 from steelyard.measure.prepared import PreparedCase, static_facts

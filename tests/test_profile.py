@@ -14,8 +14,7 @@ from trials import trial
 
 from steelyard.declare import mode
 from steelyard.declare.discovery import discover
-from steelyard.declare.plan import PlannedTrial
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.process import profile, scratch, stage
 from steelyard.process.profile import Coldness, Profile
 from steelyard_device.cuda import profiler

@@ -10,8 +10,7 @@ from test_tracing import check
 
 from steelyard.declare.discovery import discover
 from steelyard.declare.mode import parse
-from steelyard.declare.plan import PlannedTrial
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.process import profile, stage, tracing
 from steelyard_device.cuda import activity, profiler
 

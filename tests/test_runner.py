@@ -18,8 +18,7 @@ from steelyard import benchmark
 from steelyard.declare import discovery
 from steelyard.declare.benchmark import select
 from steelyard.declare.mode import parse
-from steelyard.declare.plan import plan
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings, plan
 from steelyard.machine import keeper
 from steelyard.process import runner, wire
 from steelyard.process.worker import CaseCache

@@ -20,7 +20,7 @@ from steelyard.analyse.verdict import Policy, Verdict
 from steelyard.commands import main
 from steelyard.commands import selftest as selftest_command
 from steelyard.declare.mode import parse
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.gate import calibration, decide, selftest
 from steelyard.gate.blocks import Blocks, Point, Reading
 from steelyard.gate.calibration import Tally

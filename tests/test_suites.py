@@ -17,7 +17,7 @@ import shell
 
 from steelyard.declare import discovery
 from steelyard.declare.benchmark import select
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.measure.prepared import PreparedCase, static_facts
 from steelyard.prepare import work
 from steelyard_kernels import KernelFunction, library

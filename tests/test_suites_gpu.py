@@ -4,7 +4,7 @@ import gpu
 import pytest
 from test_suites import launched
 
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.measure.prepared import PreparedCase
 
 # PyTorch's compiler calls what PyTorch deprecates.

@@ -14,8 +14,7 @@ from fakes import case_of, die_when_asked
 
 from steelyard.declare import discovery
 from steelyard.declare.mode import parse
-from steelyard.declare.plan import PlannedTrial
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.errors import SteelyardError
 from steelyard.gate import pairs
 from steelyard.gate.outcome import BASE, HEAD

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from steelyard.declare import mode
 from steelyard.declare.discovery import discover
-from steelyard.declare.plan import PlannedTrial
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.errors import SteelyardError
 from steelyard.machine import files, lock
 from steelyard.process import perfetto, tracing

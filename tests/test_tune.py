@@ -17,7 +17,7 @@ import trials
 from click.testing import CliRunner
 from shell import steelyard
 
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.errors import SteelyardError
 from steelyard.measure.interleave import in_rounds
 from steelyard.measure.sampler import Sampling, Stopping

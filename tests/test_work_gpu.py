@@ -10,7 +10,7 @@ import pytest
 from fakes import case_of
 
 from steelyard import BenchmarkError
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.measure.prepared import PreparedCase
 from steelyard.prepare import allocation, cubins, work
 from steelyard_device import cuda, nvrtc

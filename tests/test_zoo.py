@@ -14,7 +14,7 @@ from steelyard.analyse import stats
 from steelyard.analyse.doubts import caches, samples, work
 from steelyard.analyse.trial import Trial
 from steelyard.declare.mode import parse
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.measure import audit, one_case, sampler
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.prepared import PreparedCase

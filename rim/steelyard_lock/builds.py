@@ -26,7 +26,7 @@ from steelyard.analyse import stats
 from steelyard.clocks.host import HostClock
 from steelyard.declare.handles import Call
 from steelyard.declare.mode import Mode
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.measure.prepared import PreparedCase
 from steelyard.measure.regions import window_of
 from steelyard.measure.sampler import no_collection

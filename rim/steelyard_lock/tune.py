@@ -16,7 +16,7 @@ import click
 
 from steelyard.commands import _options as common
 from steelyard.declare import config
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.errors import FAILED, SteelyardError
 from steelyard_lock.options import MODES, arrays_option, axes_option, sentences
 from steelyard_lock.terminal import progress, show

@@ -26,8 +26,7 @@ from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import KILLED, Run, Trial
 from steelyard.declare.benchmark import Case
 from steelyard.declare.mode import parse as mode
-from steelyard.declare.plan import PlannedTrial
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.errors import SteelyardError
 from steelyard.machine import lock, writer
 from steelyard.process import scratch

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
 
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building.programs import build
 from steelyard_kernels.expression.simplify import simplify

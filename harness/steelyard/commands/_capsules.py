@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from steelyard.declare.config import Config
-from steelyard.declare.plan import Plan
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Plan, Settings
 from steelyard.errors import FINE, SteelyardError
 from steelyard.machine import files
 from steelyard.report import progress, stored

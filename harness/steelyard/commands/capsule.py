@@ -10,8 +10,7 @@ import click
 from steelyard.commands import _capsules
 from steelyard.commands import _options as options
 from steelyard.declare import plan
-from steelyard.declare.plan import PlannedTrial
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.errors import FINE, BenchmarkError, SteelyardError
 from steelyard.process import scratch, wire
 from steelyard.process.runner import Workers

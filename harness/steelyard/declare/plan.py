@@ -1,11 +1,14 @@
-"""Which cases can be measured here, and the order of all turns, before anything runs."""
+"""Which cases can be measured here, and the order of all turns, before anything runs.
+
+`Settings` say how they are measured: everything that numbers depend on but the machine.
+"""
 
 from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, overload
 
 from steelyard.declare.benchmark import Case
@@ -124,3 +127,37 @@ def of_pairs(pairs: Iterable[tuple[Case, Mode]], blocks: int, seed: int) -> Plan
         shared = tuple((n, v) for n, v in case.axes.items() if n != "impl")
         families[case.benchmark.name, shared, mode].append((case, mode))
     return Plan(list(families.values()), blocks, seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the command line and the configuration decide."""
+
+    seed: int = 0
+    budget: float | None = None
+    """Seconds for the whole run."""
+    precision: float = 0.005
+    """Half-width of the interval at which a trial stops, as a fraction."""
+    timeout: float = 60.0
+    """Seconds after which a silent worker is taken for hung."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Files instead of generated data, by the names of handles."""
+    flush_bytes: int | None = None
+    """What a flush walks; calibrated if it is not known yet."""
+    gpu: int = 0
+    """Which GPU cases on ``cuda`` use, as CUDA numbers them."""
+    clock: str = "auto"
+    """Which clock reads the kernel on a GPU: its id, ``auto`` for the best there is, or
+    ``all``, where every other one reads the same case beside it."""
+    scratch: str = ""
+    """A folder that the blocks of one run share, such as for rows of references."""
+    check: bool = True
+    audit: bool = True
+    """Whether work that is checked is also audited, and its numbers are confirmed by
+    another process: once a run, for longer than some trials take."""
+    allocations: bool = False
+    energy: bool = False
+    """Whether the energy of a launch on a GPU is metered, which takes 0.4 s a case."""
+    role: str = ""
+    """Whether this trial's windows are taken in turn with another worker's, which waits
+    on a clock of the host's: it may lead or follow; see `interleave`."""

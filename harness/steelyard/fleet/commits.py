@@ -11,7 +11,7 @@ from typing import Any, Final
 from steelyard.analyse.trial import Trial
 from steelyard.analyse.verdict import Policy
 from steelyard.declare.config import BUILT_IN, Config
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.errors import SteelyardError, UnjudgedError
 from steelyard.fleet.pairs import Comparison, Pair
 from steelyard.gate import decide, explain, listing, worktrees

@@ -23,8 +23,7 @@ from steelyard.analyse.trial import Trial
 from steelyard.declare.benchmark import Case
 from steelyard.declare.handles import CUDA
 from steelyard.declare.mode import Mode
-from steelyard.declare.plan import PlannedTrial
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.errors import SteelyardError
 from steelyard.gate.outcome import BASE, HEAD
 from steelyard.gate.pairs import Pair

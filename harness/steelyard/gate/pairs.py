@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from steelyard.analyse.trial import Trial
-from steelyard.declare.plan import PlannedTrial
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.gate.outcome import BASE, HEAD
 from steelyard.gate.sides import Side
 from steelyard.measure import interleave

@@ -18,8 +18,7 @@ from steelyard.analyse.verdict import CHANGED, Policy, Verdict
 from steelyard.declare import mode as modes
 from steelyard.declare.benchmark import Case
 from steelyard.declare.config import OFF, Config
-from steelyard.declare.plan import PlannedTrial, require_able
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import PlannedTrial, Settings, require_able
 from steelyard.errors import SteelyardError
 from steelyard.gate import (
     doubted,

@@ -22,7 +22,7 @@ from steelyard.analyse import stats
 from steelyard.analyse.trial import Trial
 from steelyard.analyse.verdict import Judgement, Policy
 from steelyard.declare.handles import CUDA
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.gate import decide
 from steelyard.gate.blocks import Blocks, Point, by_case
 from steelyard.gate.calibration import Key, Tally

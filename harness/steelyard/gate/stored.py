@@ -22,8 +22,7 @@ from steelyard.analyse.distributions import quantile
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import METHOD_VERSION, Run, Trial
 from steelyard.analyse.verdict import Judgement, Verdict
-from steelyard.declare.plan import PlannedTrial
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.gate import findings as made
 from steelyard.gate.blocks import Point, same_code, unusable, value

@@ -11,7 +11,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from steelyard.clocks import in_queues
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.machine import gpu_state
 from steelyard.prepare.work import DeviceWork
 from steelyard_device import cuda

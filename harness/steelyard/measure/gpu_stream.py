@@ -26,7 +26,7 @@ from steelyard_device.errors import DeviceError
 
 if TYPE_CHECKING:
     from steelyard.declare.mode import Mode
-    from steelyard.declare.settings import Settings
+    from steelyard.declare.plan import Settings
     from steelyard.measure.prepared import PreparedCase
     from steelyard.prepare.work import DeviceWork
     from steelyard_device.cuda.stamps import Stamps

@@ -17,8 +17,7 @@ from steelyard.clocks import Clock
 from steelyard.clocks.host import HostClock
 from steelyard.declare.benchmark import FAILURES, Case, named, sentence
 from steelyard.declare.mode import Mode
-from steelyard.declare.plan import PlannedTrial
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.machine import facts as machine
 from steelyard.machine import gpu_state, neighbours
 from steelyard.machine.neighbours import Neighbours

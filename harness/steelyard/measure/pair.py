@@ -15,8 +15,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from steelyard.analyse.trial import Trial
 from steelyard.declare.benchmark import Case
-from steelyard.declare.plan import PlannedTrial
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.measure import inject, interleave
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.one_case import Measurement, placed

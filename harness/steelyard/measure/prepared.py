@@ -14,7 +14,7 @@ from typing import Any
 from steelyard.analyse.trial import METHOD_VERSION
 from steelyard.declare.benchmark import Case, Description
 from steelyard.declare.handles import CPU, Call, Handle
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.prepare import allocation, inputs, work
 from steelyard.prepare.answers import Rows
 from steelyard.prepare.buffers import dtype_of

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from steelyard.analyse import stats
 from steelyard.analyse.trial import ClockFacts, Samples
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 
 OCTAVE: Final = 8
 """Of the timed outputs the first is checked, then one drawn at random from each stretch

@@ -18,7 +18,7 @@ from typing import Any, Final
 from steelyard.analyse.stats import QUANTISED_SHARE
 from steelyard.clocks import Clock
 from steelyard.declare.mode import Mode
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.errors import BenchmarkError
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.prepared import PreparedCase

@@ -241,7 +241,7 @@ def _ancestors(processes: Path) -> Iterator[list[str]]:
 def measure(points: Sequence[tuple[Case, Mode]]) -> Times:
     """Measure one round: every point once, on one worker that begins with it."""
     # What most of asv's processes, which look one number up, would wait for.
-    from steelyard.declare.settings import Settings
+    from steelyard.declare.plan import Settings
     from steelyard.machine import lock
     from steelyard.process import runner
 

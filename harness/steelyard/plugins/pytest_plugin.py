@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from steelyard.analyse.trial import Trial
     from steelyard.declare.benchmark import Benchmark, Case
     from steelyard.declare.mode import Mode
-    from steelyard.declare.settings import Settings
+    from steelyard.declare.plan import Settings
     from steelyard.process.worker import CaseCache
 
 NANO: Final = 1e-9
@@ -325,8 +325,7 @@ class PluginSession:
         """Return those of the project's ``[tool.steelyard]`` and the environment."""
         from steelyard.clocks import gpu as clocks
         from steelyard.declare import config
-        from steelyard.declare.plan import needs_gpu
-        from steelyard.declare.settings import Settings
+        from steelyard.declare.plan import Settings, needs_gpu
         from steelyard.machine import gpu_choice as gpu
 
         chosen = config.load(folder=self._root)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from steelyard.declare.benchmark import Description
 from steelyard.declare.handles import CUDA
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.prepare.buffers import Buffers
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from steelyard.declare.handles import Handle
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.errors import BenchmarkError
 from steelyard.measure import inject
 from steelyard.measure.prepared import PreparedCase

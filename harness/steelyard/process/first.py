@@ -19,7 +19,7 @@ import numpy as np
 from steelyard.declare import discovery
 from steelyard.declare.benchmark import Description
 from steelyard.declare.handles import CUDA
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Settings
 from steelyard.measure import ledger
 from steelyard.prepare import allocation, work
 from steelyard_device import cuda

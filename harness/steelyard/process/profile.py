@@ -23,8 +23,7 @@ from steelyard import units
 from steelyard.analyse.doubts.caches import WRONG_CACHE
 from steelyard.analyse.trial import Trial
 from steelyard.declare.handles import CUDA
-from steelyard.declare.plan import PlannedTrial
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.errors import SteelyardError
 from steelyard.process import scratch, stage
 from steelyard_device.errors import DeviceError

@@ -17,8 +17,7 @@ import psutil
 
 from steelyard.analyse.trial import Trial
 from steelyard.declare.mode import Mode
-from steelyard.declare.plan import PlannedTrial
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.errors import UnjudgedError
 from steelyard.machine import children, keeper
 from steelyard.machine.printable import printable

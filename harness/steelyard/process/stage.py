@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from steelyard.declare import discovery
 from steelyard.declare.benchmark import Case
-from steelyard.declare.plan import PlannedTrial, once
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import PlannedTrial, Settings, once
 from steelyard.errors import SteelyardError
 from steelyard.machine import children
 from steelyard.machine.children import ProcessResult

@@ -19,8 +19,7 @@ from typing import Any, Final
 from steelyard.analyse.trial import ClockFacts, Samples, Trial
 from steelyard.declare import discovery, mode
 from steelyard.declare.axes import plain
-from steelyard.declare.plan import PlannedTrial
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.machine.printable import cleaned
 from steelyard.prepare.capsule_work import Sealed
 from steelyard.prepare.capsules import SUFFIX

@@ -24,8 +24,7 @@ from steelyard.analyse.doubts.work import CHANGES_PROCESS
 from steelyard.analyse.trial import Trial
 from steelyard.declare.benchmark import FAILURES, Case, named, raised, sentence
 from steelyard.declare.handles import CUDA
-from steelyard.declare.plan import PlannedTrial
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.errors import SteelyardError
 from steelyard.machine import heap
 from steelyard.measure import inject

@@ -14,8 +14,7 @@ from typing import Any, Final
 import click
 
 from steelyard.analyse.trial import Run
-from steelyard.declare.plan import Plan, PlannedTrial, once
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Plan, PlannedTrial, Settings, once
 from steelyard.report import tables
 from steelyard.store import session
 from steelyard.store.session import Outcome, Request

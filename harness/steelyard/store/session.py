@@ -16,8 +16,7 @@ from steelyard.declare import mode as modes
 from steelyard.declare import plan as plans
 from steelyard.declare.benchmark import Case
 from steelyard.declare.config import AUTO, Config
-from steelyard.declare.plan import Plan, PlannedTrial, needs_gpu, once
-from steelyard.declare.settings import Settings
+from steelyard.declare.plan import Plan, PlannedTrial, Settings, needs_gpu, once
 from steelyard.errors import (
     FAILED,
     FINE,
