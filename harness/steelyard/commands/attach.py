@@ -30,7 +30,7 @@ from steelyard.machine.decoding import Malformed
 from steelyard.prepare import capsule_work
 from steelyard.prepare.capsules import SUFFIX
 from steelyard.process import attached, scratch, stacks
-from steelyard.report import program_table, stacks_table, tables
+from steelyard.report import program_table, tables
 from steelyard.store import capsules, session
 
 MODULE: Final = "steelyard.process.attached"
@@ -228,7 +228,7 @@ def _sampled(place: Path, sampler: str) -> Iterator[RenderableType]:
             own = children.environment()
             done = subprocess.run(line, env=own, capture_output=True, check=False)
             content = done.stdout
-        yield from stacks_table.page(stacks.of_program(stacks.read(content)))
+        yield from program_table.stacks_page(stacks.of_program(stacks.read(content)))
     except (OSError, Malformed) as error:
         yield Text(f"\n--stacks {place} cannot be read: {error}")
         return

@@ -10,8 +10,7 @@ from typing import Any
 
 from steelyard.analyse.trial import UNKNOWN
 from steelyard.machine import facts as machine
-from steelyard.machine.printable import printable
-from steelyard.machine.urls import anonymous
+from steelyard.machine.printable import anonymous, printable
 
 
 def now() -> str:

@@ -1,4 +1,7 @@
-"""A program that nobody rewrote, as a sentence, a ledger and a trace."""
+"""A program that nobody rewrote, as a sentence, a ledger and a trace.
+
+Where its stacks were sampled they are shown function by function.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from steelyard.analyse.program import KINDS, Events, Ledger
 from steelyard.machine import mangled
 from steelyard.process import perfetto
 from steelyard.process.perfetto import Recording, Span, Work
+from steelyard.process.stacks import Stacks
 from steelyard.report.grid import Line, sheet_of
 from steelyard.units import NOTHING
 
@@ -134,3 +138,32 @@ def shown(name: str) -> str:
     """Return a kernel's name as its author wrote it, without what does not fit a line."""
     plain = mangled.plain(name)
     return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 3]}..."
+
+
+FUNCTIONS: Final = 15
+
+STACK_TITLES: Final = ("function", "own", "share", "with what it calls", "share of all")
+
+
+def samples(count: float) -> str:
+    """Write a number of samples."""
+    return f"{count:.0f} samples"
+
+
+def stacks_page(found: Stacks) -> Iterator[RenderableType]:
+    """Yield the functions in which most of the time was spent."""
+    write, total = units.duration if found.timed else samples, found.total
+    every = found.functions()
+    yield Text(f"\nsampled stacks: {write(total)} in {len(every)} functions")
+    lines = [
+        (
+            name,
+            write(own),
+            f"{100 * own / total:.1f} %",
+            write(within),
+            f"{100 * within / total:.1f} %",
+        )
+        for name, own, within in every[:FUNCTIONS]
+    ]
+    yield ""
+    yield sheet_of(STACK_TITLES, lines, right=STACK_TITLES[1:], folds={"function"})

@@ -106,7 +106,7 @@ def measured(
 
 def ending(outcome: Outcome, store: str) -> None:
     """Say on stderr how the run ended and where it is."""
-    from steelyard.machine.urls import shown
+    from steelyard.machine.printable import shown
 
     done, asked = len(outcome.trials), len(outcome.turns)
     if outcome.problem is not None:

@@ -20,7 +20,7 @@ from sqlalchemy import event, exc
 
 from steelyard.errors import StoreError
 from steelyard.machine.decoding import Malformed
-from steelyard.machine.urls import secrets, shown, without
+from steelyard.machine.printable import secrets, shown, without
 from steelyard.store import schema
 from steelyard_device import install
 

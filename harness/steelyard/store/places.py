@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 
 from steelyard.errors import StoreError
-from steelyard.machine.urls import shown
+from steelyard.machine.printable import shown
 from steelyard.store import engine, schema
 from steelyard.store.engine import READING, Database, sentences
 

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from steelyard.analyse.trial import KILLED, STATES, Run, Trial
 from steelyard.errors import StoreError
 from steelyard.machine.decoding import Malformed, parsed
-from steelyard.machine.urls import shown
+from steelyard.machine.printable import shown
 from steelyard.machine.writer import now
 from steelyard.store import archive, codec, summary, written
 from steelyard.store.engine import HURRY, Database, sentences

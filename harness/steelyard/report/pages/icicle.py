@@ -11,7 +11,7 @@ from steelyard import units
 from steelyard.analyse.rows import Row
 from steelyard.machine.decoding import Malformed, checked
 from steelyard.process.stacks import Stacks
-from steelyard.report import stacks_table
+from steelyard.report import program_table
 from steelyard.report.grid import grid
 from steelyard.report.pages import svg
 from steelyard.report.pages.html import Markup, Section, page, sheet, tag
@@ -203,7 +203,7 @@ def dumps(document: Any, name: str) -> str:
 
 def dumps_stacks(found: Stacks, name: str) -> str:
     """Return the page of sampled stacks."""
-    how = Shown(units.duration if found.timed else stacks_table.samples, DEEP)
+    how = Shown(units.duration if found.timed else program_table.samples, DEEP)
     return _page("stacks", name, figure(of_stacks(found), how))
 
 
