@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from steelyard_kernels.dtypes import float32
-from steelyard_kernels.ir.loops import Fragment, Multiply, Operand, Tile
+from steelyard_kernels.ir.loops import Buffer, Fragment, Multiply, Operand, Tile
 from steelyard_kernels.nest.softmax import Softmax
 from steelyard_kernels.nest.sums import Position, Sums
 from steelyard_kernels.nest.tiles import Tiles
 from steelyard_kernels.schedule.attention import Panel
 from steelyard_kernels.schedule.contraction import HALF, UNIT
 from steelyard_kernels.schedule.parameters import Lowered
-from steelyard_kernels.schedule.product_tiling import ROWS
+from steelyard_kernels.schedule.product_tiling import DEPTH
 from steelyard_kernels.schedule.recipes.attention import AttentionTiling
 from steelyard_kernels.schedule.tile import Carried
 
@@ -111,6 +111,52 @@ class Panels(Tiles):
             8 * row,
         )
 
+    def rows_of(self, number: Operand, *, reverse: bool) -> Position:
+        """Emit where the rows of a tile begin, whose last ones come first in reverse."""
+        b, tall = self.b, self.tiling.tall
+        down = -(-self.product.extents[1] // tall)
+        tile = b.at("rem", number, down)
+        if reverse:
+            tile = b.at("subtract", down - 1, tile)
+        row = b.at("multiply", tile, tall)
+        return Position(self.matrix(b.at("div", number, down)), row, b.number(0))
+
+    def step_of(self, at: Position, offset: int, most: int, least: int = 0) -> Operand:
+        """Emit the step that a key so far from a tile's first row is in, of so many."""
+        b = self.b
+        key = b.at("maximum", b.at("add", at.row, offset), least)
+        return b.at("minimum", b.at("div", key, self.tiling.keys), most)
+
+    def multiply_rows(
+        self, sums: Buffer, names: tuple[str, str], stage: Operand
+    ) -> None:
+        """Emit the products of the rows that stay and a stage's keys."""
+        b, (rows, keys) = self.b, names
+        first = b.at("multiply", self.group, self.panels[rows].apart)
+        columns = b.at("multiply", stage, self.panels[keys].size)
+        b.effect("mma_begin")
+        for k in range(0, self.panels[rows].depth, DEPTH):
+            left, right = self.tile(rows, first, k), self.tile(keys, columns, k)
+            b.body.append(Multiply(sums, (left,), right, b.number(int(k > 0))))
+        b.effect("mma_commit")
+
+    def multiply_weights(
+        self,
+        sums: Buffer,
+        weights: Buffer,
+        values: tuple[str, Panel],
+        stage: Operand,
+        more: Operand,
+    ) -> None:
+        """Emit the products of weights and a stage's values."""
+        b, (name, panel) = self.b, values
+        columns = b.at("multiply", stage, panel.size)
+        b.effect("mma_begin")
+        for k in range(0, self.tiling.keys, DEPTH):
+            kept, column = Fragment(weights, k // 2), self.tile(name, columns, k, panel)
+            b.body.append(Multiply(sums, (kept,), column, b.number(1) if k else more))
+        b.effect("mma_commit")
+
 
 class Attended(Panels):
     """Emits one block of a tiling."""
@@ -169,26 +215,15 @@ class Attended(Panels):
 
     def located(self, number: Operand) -> _Steps:
         """Emit which queries are those of a tile, and which keys they see."""
-        b, tiling = self.b, self.tiling
-        _, m, _, n = self.product.extents
-        tall, keys = ROWS * tiling.groups, tiling.keys
-        down = -(-m // tall)
-        tile = b.at("rem", number, down)
-        ahead = self.attention.ahead
-        if ahead is not None:  # the longest ones first
-            tile = b.at("subtract", down - 1, tile)
-        row = b.at("multiply", tile, tall)
-        matrix = self.matrix(b.at("div", number, down))
-        at = Position(matrix, row, b.number(0))
+        b, tiling, ahead = self.b, self.tiling, self.attention.ahead
+        keys, free = tiling.keys, self.product.extents[3] // tiling.keys
+        at = self.rows_of(number, reverse=ahead is not None)
         if ahead is None:
-            return _Steps(
-                at, b.number(tiling.steps), b.number(tiling.steps - n // keys)
-            )
-        last = b.at("maximum", b.at("add", row, tall + ahead + keys - 1), keys)
-        count = b.at("minimum", b.at("div", last, keys), tiling.steps)
-        free = b.at("maximum", b.at("add", row, ahead + 1), 0)
-        free = b.at("minimum", b.at("div", free, keys), n // keys)
-        return _Steps(at, count, b.at("subtract", count, free))
+            return _Steps(at, b.number(tiling.steps), b.number(tiling.steps - free))
+        last = tiling.tall + ahead + keys - 1
+        count = self.step_of(at, last, tiling.steps, least=keys)
+        seen = self.step_of(at, ahead + 1, free)
+        return _Steps(at, count, b.at("subtract", count, seen))
 
     def step(self, step: Operand, stage: Operand, name: str, steps: _Steps) -> None:
         """Emit the copies of one step's keys or values."""
@@ -306,28 +341,9 @@ class Attended(Panels):
 
     def scored(self, stage: Operand) -> None:
         """Emit the products of queries and a stage's keys."""
-        b, queries, keys = self.b, self.panels["queries"], self.panels["keys"]
-        rows = b.at("multiply", self.group, queries.apart)
-        columns = b.at("multiply", stage, keys.size)
-        b.effect("mma_begin")
-        for k in range(0, queries.depth, self.product.deep):
-            tiles = (
-                self.tile("queries", rows, k),
-                self.tile("keys", columns, k),
-            )
-            b.body.append(
-                Multiply(self.scores, (tiles[0],), tiles[1], b.number(int(k > 0)))
-            )
-        b.effect("mma_commit")
+        self.multiply_rows(self.scores, ("queries", "keys"), stage)
 
     def summed(self, stage: Operand, more: Operand) -> None:
         """Emit the products of weights and a stage's values."""
-        b, values = self.b, self.panels["values"]
-        columns = b.at("multiply", stage, values.size)
-        b.effect("mma_begin")
-        for k in range(0, self.tiling.keys, self.product.deep):
-            kept = Fragment(self.weights, k // 2)
-            added = b.number(1) if k else more
-            column = self.tile("values", columns, k)
-            b.body.append(Multiply(self.sums, (kept,), column, added))
-        b.effect("mma_commit")
+        values = "values", self.panels["values"]
+        self.multiply_weights(self.sums, self.weights, values, stage, more)

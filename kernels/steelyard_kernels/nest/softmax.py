@@ -14,8 +14,7 @@ from steelyard_kernels.dtypes import float32
 from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.nest.emitter import Emitter
-from steelyard_kernels.nest.sums import APART, ROWS, Position
-from steelyard_kernels.schedule.gpu import WARP
+from steelyard_kernels.nest.sums import Position, of_warp
 from steelyard_kernels.schedule.recipes.attention import AttentionTiling
 
 LOG2_E: Final = 1.4426950408889634
@@ -42,10 +41,7 @@ class Softmax:
         """Emit a thread's rows, and that they have seen no score yet."""
         b = self.b
         self.at = at
-        warp, lane = b.at("div", self.thread, WARP), b.at("rem", self.thread, WARP)
-        row = b.at("add", at.row, b.at("multiply", warp, ROWS))
-        row = b.at("add", row, b.at("div", lane, 4))
-        self.rows = [row, b.at("add", row, APART)]
+        self.rows, lane = of_warp(b, self.thread, at.row)
         self.pair = b.at("multiply", b.at("rem", lane, 4), 2)
         for half in range(2):
             b.store(self.most, half, const(-inf, float32))

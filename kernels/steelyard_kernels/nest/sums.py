@@ -66,6 +66,14 @@ def lane_of(b: Builder, thread: Operand) -> tuple[Operand, Operand]:
     )
 
 
+def of_warp(b: Builder, thread: Operand, top: Operand) -> tuple[list[Operand], Operand]:
+    """Emit a thread's two rows of tensor cores' sums, and its lane."""
+    warp, lane = b.at("div", thread, WARP), b.at("rem", thread, WARP)
+    row = b.at("add", top, b.at("multiply", warp, ROWS))
+    row = b.at("add", row, b.at("div", lane, 4))
+    return [row, b.at("add", row, APART)], lane
+
+
 class Sums:
     """Emits what is made of the sums of one tile."""
 

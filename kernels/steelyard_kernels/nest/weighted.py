@@ -8,25 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Final, TypeAlias
 
 from steelyard_kernels.dtypes import DType, bool_, float32
 from steelyard_kernels.ir.builder import const
-from steelyard_kernels.ir.loops import Buffer, Fragment, Multiply, Operand
+from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.nest.attention import Panels
 from steelyard_kernels.nest.axes import Value
 from steelyard_kernels.nest.contraction import reached
 from steelyard_kernels.nest.offsets import At
-from steelyard_kernels.nest.sums import APART, Position, Sums
-from steelyard_kernels.nest.sums import ROWS as OF_WARP
+from steelyard_kernels.nest.sums import Position, Sums, of_warp
 from steelyard_kernels.nest.totals import Totals
 from steelyard_kernels.nest.weights import Weights
 from steelyard_kernels.schedule.attention import Panel
 from steelyard_kernels.schedule.contraction import HALF
 from steelyard_kernels.schedule.gpu import WARP
 from steelyard_kernels.schedule.parameters import Lowered
-from steelyard_kernels.schedule.product_tiling import DEPTH, ROWS
 from steelyard_kernels.schedule.recipes.weighted import WeightedTiling
 from steelyard_kernels.schedule.tile import Carried
 from steelyard_kernels.schedule.weighted import Pass
@@ -101,22 +100,12 @@ class _Lowering(Panels):
     def located(self, number: Operand) -> _Steps:
         """Emit which rows are those of a block, and which keys weigh anything for them."""
         b, tiling, whole = self.b, self.tiling, self.weighted
-        _, m, _, n = whole.extents
-        tall, keys, ahead = ROWS * tiling.groups, tiling.keys, whole.ahead
-        down = -(-m // tall)
-        tile = b.at("rem", number, down)
+        keys, ahead, tall = tiling.keys, whole.ahead, tiling.tall
         masked = whole.seen is not None
-        if masked and whole.upward:  # the longest ones first
-            tile = b.at("subtract", down - 1, tile)
-        row = b.at("multiply", tile, tall)
-        at = Position(self.matrix(b.at("div", number, down)), row, b.number(0))
-
-        def step(offset: int, most: int) -> Operand:
-            """Emit the step that a key so far from the first row is in, from 0 on."""
-            key = b.at("maximum", b.at("add", row, offset), 0)
-            return b.at("minimum", b.at("div", key, keys), most)
-
-        zero, every, free = b.number(0), tiling.steps, n // keys
+        # The longest ones first.
+        at = self.rows_of(number, reverse=masked and whole.upward)
+        step = partial(self.step_of, at)
+        zero, every, free = b.number(0), tiling.steps, whole.extents[3] // keys
         if not masked:
             return _Steps(at, zero, zero, b.number(free), b.number(every))
         if whole.upward:
@@ -225,10 +214,7 @@ class _Lowering(Panels):
     def prepare(self) -> None:
         """Emit a thread's rows, and which of them there are."""
         b, (_, m, _, _) = self.b, self.weighted.extents
-        warp, lane = b.at("div", self.thread, WARP), b.at("rem", self.thread, WARP)
-        row = b.at("add", self.steps.at.row, b.at("multiply", warp, OF_WARP))
-        row = b.at("add", row, b.at("div", lane, 4))
-        self.rows = [row, b.at("add", row, APART)]
+        self.rows, lane = of_warp(b, self.thread, self.steps.at.row)
         self.exist: list[Operand | None] = [None, None]
         if m % self.tiling.tall:
             self.exist = [b.let("less", each, b.number(m)) for each in self.rows]
@@ -250,40 +236,19 @@ class _Lowering(Panels):
             stage, parity = loop.carried
             self.arrived("full", stage, parity)
             for k in self.now.scores:
-                self.scored(k, stage)
+                names = f"rows_{k}", f"keys_{k}"
+                self.multiply_rows(self.scores[k], names, stage)
             for k in self.now.scores:
                 b.effect("mma_done", self.scores[k], zero)
             self.weigh(b.at("multiply", loop.var, self.tiling.keys), masked=masked)
-            for k in range(len(self.sums)):
-                self.summed(k, stage)
+            every = zip(self.sums, self.weights, self.tiling.values_of, strict=True)
+            for each in every:
+                self.multiply_weights(*each, stage, b.number(1))
             for sums in self.sums:
                 b.effect("mma_done", sums, zero)
             self.leave("empty", stage)
             loop.yields(*self.after(stage, parity))
         return loop.results
-
-    def scored(self, number: int, stage: Operand) -> None:
-        """Emit the products of rows and a stage's keys."""
-        b, rows, keys = self.b, f"rows_{number}", f"keys_{number}"
-        first = b.at("multiply", self.group, self.panels[rows].apart)
-        columns = b.at("multiply", stage, self.panels[keys].size)
-        b.effect("mma_begin")
-        for k in range(0, self.panels[rows].depth, DEPTH):
-            tiles = self.tile(rows, first, k), self.tile(keys, columns, k)
-            more = b.number(int(k > 0))
-            b.body.append(Multiply(self.scores[number], (tiles[0],), tiles[1], more))
-        b.effect("mma_commit")
-
-    def summed(self, number: int, stage: Operand) -> None:
-        """Emit the products of weights and a stage's values."""
-        b, (name, panel) = self.b, self.tiling.values_of[number]
-        columns = b.at("multiply", stage, panel.size)
-        b.effect("mma_begin")
-        for k in range(0, self.tiling.keys, DEPTH):
-            kept = Fragment(self.weights[number], k // 2)
-            column = self.tile(name, columns, k, panel)
-            b.body.append(Multiply(self.sums[number], (kept,), column, b.number(1)))
-        b.effect("mma_commit")
 
     def know_scores(self, at: At, place: int, lanes: int, *, masked: bool) -> None:
         """Emit the scores of one place, and that all keys are seen where none is masked."""
