@@ -27,7 +27,7 @@ from steelyard_kernels import dtypes, kernel, library
 from steelyard_kernels.array import Array
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.building.facts import facts_of
-from steelyard_kernels.calling import cuda_tensors
+from steelyard_kernels.calling import cuda_bind
 from steelyard_kernels.calling.convention import convention_of
 from steelyard_kernels.calling.cuda_bind import launch_of
 from steelyard_kernels.errors import KernelError
@@ -92,7 +92,7 @@ def launch(work: Work, artifact: Artifact, context: cuda.Context, kept: Kept) ->
     context.wait()
     named = work[1].signature.scalars
     scalars = {s.name: s.default for s in named if s.default is not None}
-    slots = cuda_tensors.slots(convention, context.handle, addresses, scalars)
+    slots = cuda_bind.slots(convention, context.handle, addresses, scalars)
     return launch_of(artifact, context, context.stream, slots)
 
 

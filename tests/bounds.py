@@ -13,7 +13,6 @@ import numpy as np
 from intervals import Near
 
 from steelyard_kernels import dtypes, reference
-from steelyard_kernels.along import ALONG
 from steelyard_kernels.expression.expr import (
     Along,
     Apply,
@@ -24,6 +23,7 @@ from steelyard_kernels.expression.expr import (
     loops,
     operands,
 )
+from steelyard_kernels.monoids import ALONG
 from steelyard_kernels.ops import OPERATIONS
 
 FLOAT = np.dtype([("lo", np.longdouble), ("hi", np.longdouble), ("wild", bool)])

@@ -13,7 +13,7 @@ from steelyard_kernels.building.programs import build
 from steelyard_kernels.dtypes import float32
 from steelyard_kernels.expression.expr import Output, Program
 from steelyard_kernels.expression.graph import Graph
-from steelyard_kernels.plan.abreast import MOST, abreast
+from steelyard_kernels.plan.homes import MOST, abreast
 from steelyard_kernels.plan.launches import Launch
 
 HOMES = ["a", "b", "c", 0, 1, 2, 3]

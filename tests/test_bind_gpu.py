@@ -209,8 +209,7 @@ def test_facts_of_another_code_are_our_bug(context):
     """What the driver says is of a kernel with other registers."""
     from dataclasses import replace
 
-    from steelyard_kernels.calling.cuda_bind import function_of
-    from steelyard_kernels.calling.cuda_facts import check_agrees
+    from steelyard_kernels.calling.cuda_bind import check_agrees, function_of
 
     a = cuda.copy_of(context, np.zeros(100, np.float32))
     built = library.copy.bind(a).built

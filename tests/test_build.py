@@ -13,12 +13,11 @@ from steelyard_device.disk import Disk
 from steelyard_device.errors import DeviceError, LLVMError
 from steelyard_kernels import array as xp
 from steelyard_kernels import library
-from steelyard_kernels.artifact import Artifact, Failure
+from steelyard_kernels.artifact import Artifact, Failure, digest
 from steelyard_kernels.building import keys
 from steelyard_kernels.building.cache import compiled, disk
 from steelyard_kernels.building.keys import key
 from steelyard_kernels.building.programs import build
-from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.function import kernel
 from steelyard_kernels.reference import evaluate

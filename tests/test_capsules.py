@@ -23,7 +23,7 @@ from steelyard.prepare.capsules import write
 from steelyard.report import text
 from steelyard.store import capsules, private
 from steelyard.store.store import Store
-from steelyard_kernels.digest import digest
+from steelyard_kernels.artifact import digest
 
 SUITE = """
 import numpy as np

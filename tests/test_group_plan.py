@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard_kernels.group.plan import (
+from steelyard_kernels.group.run import (
     LARGEST,
     LONGEST,
     PER_THREAD,

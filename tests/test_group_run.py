@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from steelyard_device.errors import DeviceError
 from steelyard_kernels.artifact import Code
-from steelyard_kernels.group.job import Reply
 from steelyard_kernels.group.run import Task, Work, limit, run
+from steelyard_kernels.group.worker import Reply
 from steelyard_kernels.targets import parse
 from steelyard_kernels.toolchains.costs import Costs
 

@@ -9,8 +9,7 @@ import shell
 from steelyard_device.errors import DeviceError
 from steelyard_kernels.building.build import Request, prepare
 from steelyard_kernels.group import worker as workers
-from steelyard_kernels.group.job import Job, Reply, compile_job
-from steelyard_kernels.group.worker import Process, command
+from steelyard_kernels.group.worker import Job, Process, Reply, command, compile_job
 from steelyard_kernels.library import triad
 from steelyard_kernels.targets import parse
 

@@ -20,7 +20,7 @@ from steelyard_kernels.function import kernel
 from steelyard_kernels.grad import grad, value_and_grad, vjp
 from steelyard_kernels.library import bert, mlp
 from steelyard_kernels.nest.places import nest_of
-from steelyard_kernels.plan import buffers, partition
+from steelyard_kernels.plan import partition, repeats
 from steelyard_kernels.plan.products import widened
 from steelyard_kernels.reference import evaluate
 from steelyard_kernels.schedule import strategies
@@ -195,10 +195,10 @@ def test_workspaces_are_near_their_bound(seed):
     lives = []
     for first in range(40):
         last = first + int(rng.integers(0, 10))
-        lives.append(buffers.Life(int(rng.integers(1, 64)) << 10, first, last))
-    offsets, size = buffers.placed(lives)
-    assert all(offset % buffers.ALIGNMENT == 0 for offset in offsets)
-    assert buffers.bound(lives) <= size <= 1.5 * buffers.bound(lives)
+        lives.append(repeats.Life(int(rng.integers(1, 64)) << 10, first, last))
+    offsets, size = repeats.placed(lives)
+    assert all(offset % repeats.ALIGNMENT == 0 for offset in offsets)
+    assert repeats.bound(lives) <= size <= 1.5 * repeats.bound(lives)
 
 
 @kernel

@@ -15,10 +15,10 @@ from steelyard.commands import main
 from steelyard.machine import files
 from steelyard_device import cpu, llvm
 from steelyard_kernels import KernelFunction, library
+from steelyard_kernels.artifact import digest
 from steelyard_kernels.building import cache
 from steelyard_kernels.building.facts import facts_of
 from steelyard_kernels.building.programs import build
-from steelyard_kernels.digest import digest
 from steelyard_lock import cases, changes, code
 from steelyard_lock import lock as run
 from steelyard_lock.cases import TARGETS, Case

@@ -7,11 +7,10 @@ from gradients import check
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import cost, kernel, reference
-from steelyard_kernels.along import ALONG, Line
 from steelyard_kernels.emit import cuda, nvptx
 from steelyard_kernels.expression import printing
 from steelyard_kernels.ir.verify import verify
-from steelyard_kernels.monoids import MONOIDS, Monoid
+from steelyard_kernels.monoids import ALONG, MONOIDS, Line, Monoid
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.targets import device, parse
 

@@ -14,8 +14,8 @@ from product_programs import H200, drawn, lowered, tiling
 from steelyard_device.cuda import tensors
 from steelyard_kernels import array as xp
 from steelyard_kernels.artifact import Artifact
+from steelyard_kernels.building.cache import pack, unpack
 from steelyard_kernels.building.programs import build
-from steelyard_kernels.building.record import pack, unpack
 from steelyard_kernels.dtypes import TENSOR, float16, float32
 from steelyard_kernels.emit import cuda_warps
 from steelyard_kernels.emit.cuda import emit

@@ -11,9 +11,8 @@ from steelyard_kernels import library, reference
 from steelyard_kernels.dtypes import bfloat16, float16, float32, float64
 from steelyard_kernels.emit.cuda import emit
 from steelyard_kernels.expression.expr import Apply, Cast
-from steelyard_kernels.expression.halves import in_halves
 from steelyard_kernels.expression.printing import text
-from steelyard_kernels.expression.simplify import simplify
+from steelyard_kernels.expression.simplify import in_halves, simplify
 from steelyard_kernels.function import kernel
 from steelyard_kernels.reference import evaluate
 from steelyard_kernels.schedule.gpu import GPUS

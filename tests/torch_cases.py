@@ -14,9 +14,9 @@ from torch.utils import _pytree as pytree
 from torch_graphs import Given
 from torch_models import Bert, Gpt, Layer, Vit
 
+from steelyard_kernels.from_torch.arguments import taken
 from steelyard_kernels.from_torch.export import exported, graph_of
 from steelyard_kernels.from_torch.graph import TensorType
-from steelyard_kernels.from_torch.memory import taken
 
 INF = float("inf")
 A, R = "2x3", "2x3x4"  # shapes of most arguments

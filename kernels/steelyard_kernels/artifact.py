@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from steelyard_device.errors import CompileError
@@ -16,6 +17,12 @@ from steelyard_kernels.schedule.schedule import Schedule
 if TYPE_CHECKING:
     from steelyard_device.cpu import Function
     from steelyard_device.cubin import Resources
+
+
+def digest(data: bytes) -> str:
+    """Return 128 bits of BLAKE2b, in hex."""
+    return blake2b(data, digest_size=16).hexdigest()
+
 
 Times = tuple[tuple[str, int], ...]
 """Phases of a build in order, each with its nanoseconds."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from steelyard_kernels.along import ALONG
 from steelyard_kernels.expression.expr import (
     Along,
     Apply,
@@ -22,7 +21,7 @@ from steelyard_kernels.expression.expr import (
     operands,
 )
 from steelyard_kernels.expression.structure import everywhere
-from steelyard_kernels.monoids import MONOIDS
+from steelyard_kernels.monoids import ALONG, MONOIDS
 from steelyard_kernels.ops import OPERATIONS
 
 

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.along import ALONG, segments
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.expression.expr import (
@@ -44,7 +43,7 @@ from steelyard_kernels.expression.expr import (
     loops,
     operands,
 )
-from steelyard_kernels.monoids import MONOIDS
+from steelyard_kernels.monoids import ALONG, MONOIDS, segments
 from steelyard_kernels.ops import OPERATIONS
 
 Values: TypeAlias = NDArray[Any]

@@ -12,9 +12,8 @@ from typing import Any, Final
 from steelyard_device import cubin, processors, sass
 from steelyard_device.errors import CompileError, DeviceError
 from steelyard_kernels import cost
-from steelyard_kernels.artifact import Code
+from steelyard_kernels.artifact import Code, digest
 from steelyard_kernels.building.cache import disk, keeps
-from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError, sentence
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from steelyard_kernels.digest import digest
+from steelyard_kernels.artifact import digest
 from steelyard_kernels.errors import KernelError
 
 FORMAT: Final = 2

@@ -20,9 +20,9 @@ from steelyard.commands import _options as common
 from steelyard.errors import FAILED, USAGE, BenchmarkError, SteelyardError
 from steelyard.machine import files
 from steelyard_device.errors import DeviceError
+from steelyard_kernels.artifact import digest
 from steelyard_kernels.building import keys
 from steelyard_kernels.building.cache import disk, keeps
-from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
 from steelyard_lock import code, file
 from steelyard_lock.cases import TARGETS, cases

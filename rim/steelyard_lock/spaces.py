@@ -12,7 +12,7 @@ from steelyard_kernels.building.build import tuned
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.group import Batch, Candidate, build_all
-from steelyard_kernels.group.plan import LARGEST
+from steelyard_kernels.group.run import LARGEST
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.targets import CPU, device, parse
 from steelyard_lock.points import Point, limited, planned, ready, traced

@@ -33,11 +33,10 @@ from steelyard.process import scratch
 from steelyard.process.runner import Workers
 from steelyard.store import session
 from steelyard.store.store import Store
-from steelyard_kernels.artifact import Artifact, Failure
+from steelyard_kernels.artifact import Artifact, Failure, digest
 from steelyard_kernels.building import tuned
 from steelyard_kernels.building.cache import keeps
 from steelyard_kernels.building.keys import sources
-from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.group import Batch
 from steelyard_kernels.schedule.schedule import Schedule

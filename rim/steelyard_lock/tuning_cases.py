@@ -19,8 +19,8 @@ from steelyard.declare.benchmark import Case
 from steelyard.declare.handles import Call, Handle
 from steelyard.prepare.work import BoundOnCall
 from steelyard_kernels import reference
+from steelyard_kernels.artifact import digest
 from steelyard_kernels.building.cache import disk
-from steelyard_kernels.digest import digest
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.expression.expr import Dot, Program, Reduce
 from steelyard_kernels.expression.simplify import simplify

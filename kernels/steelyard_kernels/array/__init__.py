@@ -22,7 +22,6 @@ from collections.abc import Callable
 from types import ModuleType
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.along import ALONG
 from steelyard_kernels.array import elementwise, lines, reductions
 from steelyard_kernels.array.convolution import conv1d as conv1d
 from steelyard_kernels.array.convolution import conv2d as conv2d
@@ -120,7 +119,7 @@ from steelyard_kernels.dtypes import uint8 as uint8
 from steelyard_kernels.dtypes import uint16 as uint16
 from steelyard_kernels.dtypes import uint32 as uint32
 from steelyard_kernels.dtypes import uint64 as uint64
-from steelyard_kernels.monoids import MONOIDS
+from steelyard_kernels.monoids import ALONG, MONOIDS
 from steelyard_kernels.ops import OPERATIONS
 
 Array.namespace = sys.modules[__name__]

@@ -11,7 +11,6 @@ from functools import cache
 from typing import Final
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.along import ALONG, Line
 from steelyard_kernels.array.elementwise import bitcast
 from steelyard_kernels.array.indexing import take, take_along_axis
 from steelyard_kernels.array.moves import pad
@@ -20,7 +19,7 @@ from steelyard_kernels.array.value import Array, apply, as_array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import lines, views
-from steelyard_kernels.monoids import MONOIDS
+from steelyard_kernels.monoids import ALONG, MONOIDS, Line
 
 COMPARED: Final = 1 << 18
 """Elements times places that are compared to add up those of each place: beyond 2**14 a

@@ -12,7 +12,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Final
 
-from steelyard_kernels.digest import digest
+from steelyard_kernels.artifact import digest
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.structure import described
 from steelyard_kernels.targets import Target

@@ -4,14 +4,20 @@
 
 Equal launches are one kernel; those of a program are compiled at the same time, as
 candidates are.
+
+Plans of several launches lie on disk beside their kernels' builds. A process that finds
+one neither partitions the program nor asks what its kernels are known by. A plan lies
+under the program's own key, which has all that it depends on.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 
-from steelyard_kernels.artifact import Artifact, Code, Failure
+from steelyard_kernels.artifact import Artifact, Code, Failure, digest
 from steelyard_kernels.building.build import (
     ALL_LEVELS,
     Phases,
@@ -19,11 +25,12 @@ from steelyard_kernels.building.build import (
     build_kernel,
     failed,
     is_tuned,
+    linked,
     plan_of,
     restore,
     tuned,
 )
-from steelyard_kernels.digest import digest
+from steelyard_kernels.building.cache import disk, recall
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.plan.launches import Plan
@@ -68,10 +75,8 @@ def _build(asked: Request) -> Artifact:
 
 def _launches(asked: Request, named: str) -> Artifact | None:
     """Return a build of several launches, kept or new; None where it is one kernel."""
-    from steelyard_kernels.building import plans  # not for what is found at once
-
     kept = named and not is_tuned()  # of whose parts a file may have schedules
-    found = plans.recalled(asked, named) if kept else None
+    found = recalled(asked, named) if kept else None
     if found:
         return composed(asked, *found)
     plan = plan_of(asked)
@@ -79,7 +84,7 @@ def _launches(asked: Request, named: str) -> Artifact | None:
         return None
     made = together(asked, plan)
     if kept:
-        asked.phases.run("keep", lambda: plans.keep(asked, named, plan))
+        asked.phases.run("keep", lambda: keep(asked, named, plan))
     return made
 
 
@@ -157,3 +162,45 @@ def composed(asked: Request, plan: Plan, parts: tuple[Artifact, ...]) -> Artifac
     how = plan.schedule, str(asked.target), texts, slots, 0, 0
     made = Artifact(asked.program, *how, code=code, plan=plan, parts=parts, order=order)
     return replace(made, phases=tuple(asked.phases.done))
+
+
+def keep(asked: Request, named: str, plan: Plan) -> None:
+    """Keep the plan of a program by its key, with the key of each kernel's build.
+
+    One of programs that are too deep to be written is made again each time.
+    """
+    from steelyard_kernels.building.keys import key  # late, as in `build`
+
+    kernels = []
+    for numbers in plan.distinct:
+        launch = plan.launches[numbers[0]]
+        aligned = asked.aligned and launch.aligned
+        name = key(launch.program, None, asked.target, aligned=aligned)
+        kernels.append((name, tuple(numbers)))
+    with suppress(RecursionError):
+        disk().put(_place(named), pickle.dumps((plan, kernels)))
+
+
+def recalled(asked: Request, named: str) -> tuple[Plan, tuple[Artifact, ...]] | None:
+    """Return a program's plan and the build of each launch; None unless all are kept."""
+    found = disk().get(_place(named))
+    if found is None:
+        return None
+    kernels: list[tuple[str, tuple[int, ...]]]
+    plan, kernels = pickle.loads(found)  # noqa: S301 # the disk vouches for every byte
+    parts: dict[int, Artifact] = {}
+    for name, numbers in kernels:
+        program = plan.launches[numbers[0]].program
+        made = recall(name, program, str(asked.target))
+        if not isinstance(made, Artifact):
+            return None
+        own = replace(asked, phases=Phases())
+        made = replace(linked(made, own), chosen_by="heuristic")
+        asked.phases.add(made.phases)
+        for number in numbers:
+            parts[number] = replace(made, program=plan.launches[number].program)
+    return plan, tuple([parts[number] for number in range(len(plan.launches))])
+
+
+def _place(named: str) -> str:
+    return digest(f"launches of {named}".encode())

@@ -17,8 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from steelyard_kernels.artifact import digest
 from steelyard_kernels.building.keys import compiled_by, sources
-from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.structure import described

@@ -4,22 +4,59 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from steelyard_device import binary, cuda
+from steelyard_device.cuda import tensors
+from steelyard_device.timings import span
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.calling import bind as binding
-from steelyard_kernels.calling import cuda_tensors
 from steelyard_kernels.calling.bind import BoundKernel, Outputs
 from steelyard_kernels.calling.convention import Convention, Fresh
 from steelyard_kernels.calling.cuda_arrays import Placed, placed
 from steelyard_kernels.calling.cuda_strides import OnGpu
-from steelyard_kernels.errors import KernelError
+from steelyard_kernels.errors import CompilerBug, KernelError
+from steelyard_kernels.ir.loops import Tensor
+from steelyard_kernels.schedule.gpu import GPUS
 from steelyard_kernels.schedule.parameters import Slot
+from steelyard_kernels.targets import parse
 
 if TYPE_CHECKING:
     from steelyard_kernels.calling.cuda_stamped import Stamped
+
+REMEMBERED: Final = 1024
+
+
+def slots(
+    convention: Convention,
+    context: int,
+    addresses: Sequence[int],
+    scalars: Mapping[str, float],
+) -> list[int | bytes]:
+    """Return the words of a launch's slots, and the bytes of its tensors."""
+    words: list[int | bytes] = [*binding.packed(convention, addresses, scalars)]
+    for place, number, tensor in convention.tensors:
+        at = convention.words[place]  # in the workspace
+        words[place] = encoded(tensor, context, addresses[number] + at)
+    return words
+
+
+@functools.lru_cache(maxsize=REMEMBERED)
+def encoded(tensor: Tensor, context: int, address: int) -> bytes:
+    """Return the driver's CUtensorMap of a tensor in a context's array at an address.
+
+    Raises:
+        CUDAError: the driver refuses it.
+    """
+    return tensors.encoded(context, address, **described(tensor))
+
+
+def described(tensor: Tensor) -> dict[str, Any]:
+    """Return a tensor but its array's name, as the device layer takes it."""
+    return {name: value for name, value in asdict(tensor).items() if name != "name"}
 
 
 class Packed(NamedTuple):
@@ -41,7 +78,7 @@ class Packed(NamedTuple):
     def slots(self) -> list[int | bytes]:
         """Return what the launch's slots get."""
         handle = self.context.handle
-        return cuda_tensors.slots(self.convention, handle, self.addresses, self.scalars)
+        return slots(self.convention, handle, self.addresses, self.scalars)
 
 
 def function_of(built: Artifact, context: cuda.Context) -> cuda.Function:
@@ -162,8 +199,6 @@ class CudaKernel(BoundKernel):
 
         Raises CompilerBug where the driver does not find what was read in the cubin.
         """
-        from steelyard_kernels.calling.cuda_facts import facts_of_launch
-
         function = function_of(self.built, self.context)
         return {**super().facts(), **facts_of_launch(self.built, function)}
 
@@ -177,7 +212,7 @@ class CudaKernel(BoundKernel):
 def _said(slot: Slot, word: int | bytes) -> Any:
     """Return what another process has to know of a slot: see `binary`."""
     if slot.tensor is not None:
-        return cuda_tensors.described(slot.tensor)
+        return described(slot.tensor)
     return 0 if slot.kind in binary.ADDRESSED else word
 
 
@@ -230,6 +265,48 @@ def loaded(built: Artifact | Failure, cache: str, packed: Packed) -> Artifact | 
     """Load what was just built, as its first use does: the phase behind the compiler."""
     if isinstance(built, Failure) or built.parts or cache == "warm-memory":
         return built
-    from steelyard_kernels.calling.cuda_facts import with_load
-
     return with_load(built, packed.context)
+
+
+def facts_of_launch(built: Artifact, function: cuda.Function) -> dict[str, object]:
+    """Return how a launch is cut, and how many of its blocks a multiprocessor holds.
+
+    Raises CompilerBug where the driver does not find what was read in the cubin.
+    """
+    resident = function.occupancy(built.threads, built.shared)
+    check_agrees(built, function.attributes, resident)
+    return {
+        "grid": built.blocks,
+        "block": built.threads,
+        "blocks_per_multiprocessor": resident,
+    }
+
+
+def check_agrees(built: Artifact, said: cuda.Attributes, resident: int) -> None:
+    """Raise CompilerBug where driver and cubin differ: facts would be another's."""
+    read = built.code.resources
+    assert read is not None  # of code for a GPU
+    gpu = GPUS[parse(built.target).arch]
+    shared = read.shared + built.shared
+    expected = gpu.blocks_resident(built.threads, read.registers, shared)
+    for what, seen, known in (
+        ("registers", said.registers, read.registers),
+        ("bytes of shared memory", said.shared, read.shared),
+        ("blocks on a multiprocessor", resident, expected),
+    ):
+        if seen != known:
+            raise CompilerBug(
+                f"{built.program.name} on {built.target}: the driver says {seen} {what}, "
+                f"expected {known} by its cubin; report it with its schedule "
+                f"{built.schedule.label}."
+            )
+
+
+def with_load(built: Artifact, context: cuda.Context) -> Artifact:
+    """Return a build with the time of loading it, which is done for that alone."""
+    started = perf_counter_ns()
+    with span("load"):
+        unload = cuda.load_again(context, built.code.image, built.code.entry)
+    taken = perf_counter_ns() - started
+    unload()
+    return replace(built, phases=(*built.phases, ("load", taken)))

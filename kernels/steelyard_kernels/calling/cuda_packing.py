@@ -14,8 +14,7 @@ from typing import Any, Final
 from steelyard_device import cuda
 from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.calling import bind as binding
-from steelyard_kernels.calling import cuda_tensors
-from steelyard_kernels.calling.cuda_bind import Packed, launch_of
+from steelyard_kernels.calling.cuda_bind import Packed, encoded, launch_of
 from steelyard_kernels.schedule.gpu import VECTOR_BYTES
 
 
@@ -107,7 +106,7 @@ class Caller:
         for place, number, tensor in convention.tensors:
             handle = self._launch.context.handle
             address = addresses[number] + words[place]
-            words[place] = cuda_tensors.encoded(tensor, handle, address)
+            words[place] = encoded(tensor, handle, address)
         return words
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.along import ALONG
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import (
     Along,
@@ -24,7 +23,7 @@ from steelyard_kernels.expression.expr import (
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import axis as axis_of
 from steelyard_kernels.expression.indices import offset_in, reshaped
-from steelyard_kernels.monoids import MONOIDS
+from steelyard_kernels.monoids import ALONG, MONOIDS
 
 
 def along(graph: Graph, op: str, node: Node, axis: int, *, reverse: bool) -> Node:

@@ -17,13 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from steelyard_kernels.artifact import Artifact, Failure
+from steelyard_kernels.artifact import Artifact, Failure, digest
 from steelyard_kernels.building.build import Phases, Request, failed
 from steelyard_kernels.building.cache import keeps, levels_of
 from steelyard_kernels.calling import arguments
 from steelyard_kernels.calling.bind import Outputs, Result
 from steelyard_kernels.calling.convention import Convention
-from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.extents.formulas import Point

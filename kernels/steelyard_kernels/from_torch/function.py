@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any
 from steelyard_device import install
 from steelyard_kernels.calling.bind import on_gpu
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.from_torch.arguments import Structure
+from steelyard_kernels.from_torch.arguments import (
+    Structure,
+    Weights,
+    given_back,
+    read,
+    taken,
+)
 from steelyard_kernels.from_torch.export import exported, graph_of, name_of, weights_of
 from steelyard_kernels.from_torch.graph import Graph
 from steelyard_kernels.from_torch.interpret import kernel_of, specs
-from steelyard_kernels.from_torch.memory import Weights, given_back, read, taken
 from steelyard_kernels.imported import ImportedKernel, identifier
 from steelyard_kernels.schedule.schedule import Schedule
 

@@ -25,9 +25,8 @@ from steelyard_kernels.array.value import as_array, lift
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Input, Node
 from steelyard_kernels.grad import loops
-from steelyard_kernels.grad.again import again
 from steelyard_kernels.grad.iteration import zeros
-from steelyard_kernels.grad.reverse import Reverse
+from steelyard_kernels.grad.reverse import Reverse, again
 from steelyard_kernels.ops.row import SAME_WIDTH
 
 MEMORY: Final = 64 << 20  # bytes

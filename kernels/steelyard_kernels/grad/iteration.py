@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.bodies import body
+from steelyard_kernels.expression.bodies import body, linear
 from steelyard_kernels.expression.expr import (
     Input,
     Loop,
@@ -17,11 +17,8 @@ from steelyard_kernels.expression.expr import (
     operands,
 )
 from steelyard_kernels.expression.graph import Graph
-from steelyard_kernels.expression.linear import linear
 from steelyard_kernels.expression.rows import row
-from steelyard_kernels.grad.again import Replaced
-from steelyard_kernels.grad.reverse import Reverse
-from steelyard_kernels.grad.rules import varied
+from steelyard_kernels.grad.reverse import Replaced, Reverse, varied
 
 
 @dataclass(frozen=True, slots=True)

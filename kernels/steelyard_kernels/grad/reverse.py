@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from steelyard_kernels import array as xp
 from steelyard_kernels.array import Array
@@ -20,9 +21,59 @@ from steelyard_kernels.expression.expr import (
     operands,
 )
 from steelyard_kernels.expression.graph import Graph
-from steelyard_kernels.grad import rules, shapes, softmax
-from steelyard_kernels.grad.again import Replaced
+from steelyard_kernels.expression.rewrite import Again
+from steelyard_kernels.grad import shapes, softmax
 from steelyard_kernels.ops import OPERATIONS
+
+# By the id of a loop: what its results are taken from instead, in their order.
+Replaced: TypeAlias = Mapping[int, Sequence[Node]]
+
+
+def again(
+    graph: Graph,
+    roots: Sequence[Node],
+    made: Mapping[int, Node],
+    replaced: Replaced,
+) -> list[Node]:
+    """Return what `roots` become where `made` has other nodes, by number.
+
+    What depends on none of these stays the node it is, loops included. Results of the
+    loops in `replaced` are those of the loops that stand for them, so that no loop is
+    run twice.
+    """
+
+    def rule(_: Graph, node: Node, __: Mapping[int, Node]) -> Node | None:
+        if not isinstance(node, Result) or id(node.loop) not in replaced:
+            return None
+        target = replaced[id(node.loop)][node.place]
+        add([target])
+        return work.made[target.number]
+
+    def add(nodes: Sequence[Node]) -> None:
+        inside, free = body(nodes, set(made))
+        for node in free:
+            work.made.setdefault(node.number, node)
+        work.add(inside)
+
+    work = Again(graph, rule)
+    work.made.update(made)
+    add(roots)
+    return [work.made[root.number] for root in roots]
+
+
+def varied(nodes: Iterable[Node], leaves: AbstractSet[int]) -> set[int]:
+    """Return the leaves and which of the nodes, by number, change with them smoothly.
+
+    `nodes` are in evaluation order; a loop's results change with all that it reads.
+    """
+    found = set(leaves)
+    for node in nodes:
+        stops = isinstance(node, Apply) and not OPERATIONS[node.op].gradient
+        if node.dtype.kind != "float" or stops:
+            continue
+        if any(arg.number in found for arg in operands(node)):
+            found.add(node.number)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +117,7 @@ class Reverse:
         """
         leaves = {node.number for node in wanted}
         nodes, _ = body(roots, leaves)
-        walk = _Walk(self, leaves, rules.varied(nodes, leaves))
+        walk = _Walk(self, leaves, varied(nodes, leaves))
         for root, cotangent in zip(roots, cotangents, strict=True):
             walk.add(root, cotangent)
         for node in reversed(nodes):

@@ -8,7 +8,6 @@ from typing import Final, TypeAlias
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
-from steelyard_kernels.along import ALONG
 from steelyard_kernels.array import Array, lines
 from steelyard_kernels.expression.expr import (
     Along,
@@ -29,7 +28,7 @@ from steelyard_kernels.expression.expr import (
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import Index, Part, axis, part
 from steelyard_kernels.expression.lines import along, is_order
-from steelyard_kernels.monoids import MONOIDS
+from steelyard_kernels.monoids import ALONG, MONOIDS
 
 # (cotangent, node) -> the cotangents of the operands it may have one for, in order
 Rule: TypeAlias = Callable[[Array, Node], tuple[Callable[[], Array], ...]]

@@ -15,13 +15,12 @@ from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
 from steelyard_device.timings import span
+from steelyard_kernels.artifact import digest
 from steelyard_kernels.building.build import ALL_LEVELS
-from steelyard_kernels.digest import digest
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.group.batch import Batch, Candidate, Collector, Progress
-from steelyard_kernels.group.plan import LARGEST, plan
-from steelyard_kernels.group.run import Group, Outcome, Work, run
+from steelyard_kernels.group.run import LARGEST, Group, Outcome, Work, plan, run
 from steelyard_kernels.group.worker import Here, Process, Worker, command
 from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import CPU, CUDA, Target, parse

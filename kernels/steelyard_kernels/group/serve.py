@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 
 from steelyard_device.errors import DeviceError
 from steelyard_device.timings import timings
-from steelyard_kernels.group.job import Job, Reply, compile_job
+from steelyard_kernels.group.worker import Job, Reply, compile_job
 from steelyard_kernels.toolchains import TOOLCHAINS
 
 

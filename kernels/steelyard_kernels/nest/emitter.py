@@ -21,9 +21,8 @@ from steelyard_kernels.expression.structure import closure
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.nest.axes import Nest, Value
-from steelyard_kernels.nest.keep import Kept, planner
+from steelyard_kernels.nest.keep import Kept, Stack, planner
 from steelyard_kernels.nest.offsets import At
-from steelyard_kernels.nest.stack import Stack
 from steelyard_kernels.nest.values import NOTHING, Values
 from steelyard_kernels.schedule.model import LINE
 from steelyard_kernels.schedule.schedule import Place, Schedule

@@ -14,18 +14,18 @@ from functools import partial
 from math import prod
 from typing import Any, Final
 
-from steelyard_kernels.along import ALONG
 from steelyard_kernels.expression.expr import Arange, Handed, Input
 from steelyard_kernels.expression.structure import closure
 from steelyard_kernels.ir.builder import Index
 from steelyard_kernels.ir.loops import Buffer, Operand
-from steelyard_kernels.monoids import MONOIDS, Monoid
+from steelyard_kernels.monoids import ALONG, MONOIDS, Monoid
 from steelyard_kernels.nest.axes import Stored, Value, is_column
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.offsets import At
+from steelyard_kernels.nest.sorts import Sharing
 from steelyard_kernels.nest.threads import Threads
-from steelyard_kernels.nest.values import Run, Sharing, total_of
-from steelyard_kernels.schedule.handing import Hand
+from steelyard_kernels.nest.values import Run, total_of
+from steelyard_kernels.schedule.cluster import Hand
 from steelyard_kernels.schedule.schedule import Place
 from steelyard_kernels.schedule.tile import Carried
 from steelyard_kernels.schedule.warp import prefix_of_lanes

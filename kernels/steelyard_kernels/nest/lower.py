@@ -12,10 +12,9 @@ from steelyard_kernels.ir.builder import Builder, Index
 from steelyard_kernels.ir.loops import INDEX, Operand, Var
 from steelyard_kernels.nest import lower_gpu, squares
 from steelyard_kernels.nest.axes import Nest
-from steelyard_kernels.nest.columns import Columns
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.places import nest_of
-from steelyard_kernels.nest.reduce import emitter_of
+from steelyard_kernels.nest.reduce import Columns, emitter_of
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.legality import (
     blocking_for,
@@ -69,8 +68,7 @@ def lower_product(
     from steelyard_kernels.nest.attention import Attended
     from steelyard_kernels.nest.attention_threads import ByWarps
     from steelyard_kernels.nest.product_bulk import InBulk
-    from steelyard_kernels.nest.product_fma import ByFma
-    from steelyard_kernels.nest.product_threads import ByThreads
+    from steelyard_kernels.nest.product_threads import ByFma, ByThreads
 
     tiling = tiling_for(nest_of(program), schedule, device, aligned=aligned)
     if isinstance(tiling, WeightedTiling):

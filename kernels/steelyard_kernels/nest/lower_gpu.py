@@ -26,12 +26,11 @@ from steelyard_kernels.ir.loops import (
 )
 from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.nest.gpu_emitter import VECTOR_BYTES, GpuEmitter
-from steelyard_kernels.nest.passes import Passes
-from steelyard_kernels.nest.reads import deviates
+from steelyard_kernels.nest.reads import Passes, deviates
 from steelyard_kernels.nest.reduce import reduce
 from steelyard_kernels.nest.transposition import Transposition
 from steelyard_kernels.schedule import gpu
-from steelyard_kernels.schedule.handing import Hand
+from steelyard_kernels.schedule.cluster import Hand
 from steelyard_kernels.schedule.order import residue
 from steelyard_kernels.schedule.parameters import Lowered, arguments
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule

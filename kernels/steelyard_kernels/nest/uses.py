@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from steelyard_kernels.along import ALONG
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.expr import (
     Along,
@@ -27,6 +26,7 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.expression.indices import Index, axis, offset_in
 from steelyard_kernels.expression.structure import users
+from steelyard_kernels.monoids import ALONG
 from steelyard_kernels.nest.axes import (
     NOWHERE,
     Guard,

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.along import ALONG
 from steelyard_kernels.expression.expr import (
     Along,
     Apply,
@@ -24,13 +22,13 @@ from steelyard_kernels.expression.expr import (
 from steelyard_kernels.ir.builder import Builder, Index, const
 from steelyard_kernels.ir.functions.exact import inverses, quotient
 from steelyard_kernels.ir.loops import Buffer, Operand
-from steelyard_kernels.monoids import MONOIDS, Monoid, accumulator
-from steelyard_kernels.nest import merging
+from steelyard_kernels.monoids import ALONG, MONOIDS, Monoid, accumulator
+from steelyard_kernels.nest import sorts
 from steelyard_kernels.nest.axes import Guard, Nest, Source, Value
-from steelyard_kernels.nest.keep import Walk
+from steelyard_kernels.nest.keep import Stack, Walk
 from steelyard_kernels.nest.offsets import At, Loops, Open
 from steelyard_kernels.nest.reads import reads_of
-from steelyard_kernels.nest.stack import Stack
+from steelyard_kernels.nest.sorts import Sharing
 from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.schedule.values import lower as lower_node
 from steelyard_kernels.schedule.warp import prefix_of_lanes
@@ -39,20 +37,6 @@ if TYPE_CHECKING:
     from steelyard_kernels.schedule.parameters import Arguments
 
 NOTHING: Final = Walk(())
-
-
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """Threads that walk a line together: so many, this one's `number`.
-
-    A block has `rows` of such, this is `row`. `again`: what they do is done in turns.
-    """
-
-    number: Operand
-    count: int
-    row: Index
-    rows: int
-    again: bool
 
 
 Run: TypeAlias = tuple[Operand, Operand]  # of a running total: it, and its state
@@ -205,13 +189,13 @@ class Values(Loops):
     def begun(self, value: Value, at: At) -> Operand:
         """Emit what a value begins with that a walk carries on."""
         if isinstance(value.node, Merge):
-            return merging.searched(self.b, self._runs_of(value, value.node, at))
+            return sorts.searched(self.b, self._runs_of(value, value.node, at))
         assert value.runs is not None
         row, dtype = total_of(value), accumulator(value.node.dtype)
         lanes = self.lanes(value.axes - {value.runs})
         return const(row.neutral(dtype), dtype, lanes)
 
-    def _runs_of(self, value: Value, node: Merge, at: At) -> merging.Runs:
+    def _runs_of(self, value: Value, node: Merge, at: At) -> sorts.Runs:
         """Return the runs that a merge reads, and the place in what it gives."""
         (array,) = value.args.values()
         assert isinstance(array.source, Input)
@@ -225,16 +209,16 @@ class Values(Loops):
             begin, place = [
                 b.let("where", inside, each, nothing) for each in (begin, place)
             ]
-        return merging.Runs(buffer, begin, node.arg.shape[-1] // 2, place)
+        return sorts.Runs(buffer, begin, node.arg.shape[-1] // 2, place)
 
     def _merged(self, value: Value, node: Merge, at: At) -> Operand:
         """Emit where the next element of two runs is."""
         b, runs = self.b, self._runs_of(value, node, at)
         if value.runs is None:
-            found, _ = merging.taken(b, runs, merging.searched(b, runs))
+            found, _ = sorts.taken(b, runs, sorts.searched(b, runs))
         else:
             key = self.state_key(value, value.runs, at)
-            found, self.states[key] = merging.taken(b, runs, self.states[key])
+            found, self.states[key] = sorts.taken(b, runs, self.states[key])
         return b.cast(found, node.dtype)
 
     def sharing(self, _loop: int) -> Sharing | None:

@@ -20,8 +20,7 @@ from steelyard_kernels.nest.axes import Value
 from steelyard_kernels.nest.contraction import reached
 from steelyard_kernels.nest.offsets import At
 from steelyard_kernels.nest.sums import Position, Sums, of_warp
-from steelyard_kernels.nest.totals import Totals
-from steelyard_kernels.nest.weights import Weights
+from steelyard_kernels.nest.weights import Totals, Weights
 from steelyard_kernels.schedule.attention import Panel
 from steelyard_kernels.schedule.contraction import HALF
 from steelyard_kernels.schedule.gpu import WARP

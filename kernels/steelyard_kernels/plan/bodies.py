@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import count
 from typing import Final, TypeAlias
 
+from steelyard_kernels.expression.bodies import linear
 from steelyard_kernels.expression.expr import (
     Apply,
     Arange,
@@ -33,11 +34,10 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import axis
-from steelyard_kernels.expression.linear import linear
 from steelyard_kernels.expression.rewrite import Again
 from steelyard_kernels.expression.rows import gathered_row
 from steelyard_kernels.expression.structure import closure, everywhere, reachable
-from steelyard_kernels.nest.carried.layout import FUNCTION
+from steelyard_kernels.nest.carried.tensor import FUNCTION
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.plan.cuts import nbytes, spreads
 from steelyard_kernels.plan.launches import Launch, Plan, roots

@@ -12,7 +12,6 @@ from math import prod
 from typing import Final
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.along import ALONG
 from steelyard_kernels.expression.expr import (
     Along,
     Handed,
@@ -25,10 +24,10 @@ from steelyard_kernels.expression.indices import axis
 from steelyard_kernels.expression.lines import along, handed
 from steelyard_kernels.expression.rewrite import rewritten
 from steelyard_kernels.expression.structure import users
-from steelyard_kernels.monoids import MONOIDS, accumulator
+from steelyard_kernels.monoids import ALONG, MONOIDS, accumulator
 from steelyard_kernels.nest.axes import stored
+from steelyard_kernels.schedule.cluster import words
 from steelyard_kernels.schedule.gpu import Gpu
-from steelyard_kernels.schedule.handing import words
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.strategies import LONG, is_long
 

@@ -38,8 +38,8 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.expression.structure import closure, users
 from steelyard_kernels.nest.axes import source, stored
-from steelyard_kernels.nest.carried.layout import spelled
 from steelyard_kernels.nest.carried.registers import MOST_ELEMENTS
+from steelyard_kernels.nest.carried.tensor import spelled
 from steelyard_kernels.plan.products import (
     factors_of,
     is_product,

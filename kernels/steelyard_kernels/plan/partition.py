@@ -31,11 +31,13 @@ from steelyard_kernels.plan.orders import with_short_orders
 from steelyard_kernels.plan.parts import Given
 from steelyard_kernels.plan.pieces import Group, Pieces
 from steelyard_kernels.plan.products import widened
-from steelyard_kernels.plan.rates import has_schedule, is_kernel, predicted
-from steelyard_kernels.plan.ways import (
+from steelyard_kernels.plan.rates import (
+    has_schedule,
     in_registers,
     in_turns,
+    is_kernel,
     least_in_turns,
+    predicted,
     turns_of,
 )
 from steelyard_kernels.schedule.gpu import Gpu

@@ -26,8 +26,8 @@ from steelyard_kernels.expression.expr import (
     Result,
     loops,
 )
-from steelyard_kernels.nest.carried.layout import line_steps
 from steelyard_kernels.nest.carried.outline import Outline, of_all
+from steelyard_kernels.nest.carried.tensor import line_steps
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.carries import Knobs, knobs_of
 from steelyard_kernels.schedule.model import (

@@ -23,8 +23,8 @@ from steelyard_kernels.expression.expr import (
     loops,
 )
 from steelyard_kernels.expression.structure import everywhere
-from steelyard_kernels.nest.carried.layout import lane_axis, line_steps
 from steelyard_kernels.nest.carried.outline import Outline, in_memory
+from steelyard_kernels.nest.carried.tensor import lane_axis, line_steps
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.ops.row import PLAIN
 from steelyard_kernels.schedule.carries import GROUPS, Knobs, knobs_of

@@ -17,7 +17,7 @@ from steelyard_kernels.cost import bytes_moved
 from steelyard_kernels.expression.expr import Apply, Cast, Input
 from steelyard_kernels.ir.effects import AHEAD
 from steelyard_kernels.nest.axes import NAMES, Nest, Value, is_column
-from steelyard_kernels.nest.passes import Passes
+from steelyard_kernels.nest.reads import Passes
 from steelyard_kernels.nest.threads import nearness
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.gpu import (

@@ -14,7 +14,6 @@ from steelyard_kernels.schedule import (
     model_cpu,
     model_gpu,
     model_product,
-    model_rows,
 )
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.legality import fused, lines_problem, loops_problem
@@ -192,7 +191,7 @@ def _model(nest: Nest, device: Machine | Gpu) -> model_cpu.Model:
     if not isinstance(device, Gpu):
         of_blocks = cache(partial(_of_blocks, nest, device))
         of_loops = (
-            model_rows.Rows(nest, device).predict
+            model_cpu.Rows(nest, device).predict
             if rows_cpu.fits(nest)
             else model_cpu.model(nest, device)
         )

@@ -25,8 +25,8 @@ from steelyard_kernels.expression.expr import (
     Segments,
     operands,
 )
-from steelyard_kernels.expression.halves import in_halves
 from steelyard_kernels.expression.rows import in_memory
+from steelyard_kernels.expression.simplify import in_halves
 from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.monoids import MONOIDS
 from steelyard_kernels.nest.axes import beyond, one_space, stored

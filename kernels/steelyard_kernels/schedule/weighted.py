@@ -25,10 +25,9 @@ from steelyard_kernels.expression.expr import (
     Input,
     Reduce,
 )
-from steelyard_kernels.nest.alike import together
 from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.nest.contraction import Contraction, factors_of, reached
-from steelyard_kernels.nest.weighing import line_below
+from steelyard_kernels.nest.weighing import line_below, together
 from steelyard_kernels.schedule.attention import lie
 from steelyard_kernels.schedule.contraction import (
     MOST_BATCH,

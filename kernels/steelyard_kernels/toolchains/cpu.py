@@ -8,8 +8,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from steelyard_device import timings
-from steelyard_kernels.artifact import Code
-from steelyard_kernels.digest import digest
+from steelyard_kernels.artifact import Code, digest
 from steelyard_kernels.emit import ENTRY
 from steelyard_kernels.toolchains import codes
 from steelyard_kernels.toolchains.costs import Costs

@@ -3,14 +3,20 @@
 Below 1 it is x + x * p(x**2), above it 1 - e**q(|x|) with q near log(1 - erf): both are
 computed and one is chosen, as vectors have it. p and q have the least error relative to
 erf that a polynomial of their degree can have (Lawson's iteration, in 50 digits).
+
+Its inverse: erf_inv(x) = x * p(w) by pieces of w = -log((1 - x) * (1 + x)), as in Giles,
+"Approximating the erfinv function" (GPU Computing Gems, 2011): p is a polynomial in w
+near zero and in its root beyond. These interpolate at Chebyshev's points, in 60 digits.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from steelyard_kernels.dtypes import float32, float64
+from steelyard_kernels.ir.functions import exp_log
 from steelyard_kernels.ir.functions.exp_log import EXP, power_of, reduced
 from steelyard_kernels.ir.functions.floats import Floats
 
@@ -99,6 +105,173 @@ ERF = {
             -0.636628494199384,
             -1.128377328112181,
             -1.7973717418780278e-07,
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A polynomial for w up to a bound, in w (the first piece) or its root."""
+
+    below: float
+    center: float  # what is subtracted first
+    coefficients: tuple[float, ...]  # highest power first
+
+
+def erf_inv(b: Statements, x: Operand) -> Operand:
+    """Return the inverse of the error function."""
+    s = Floats(b, x)
+    one, pieces = s.number(1.0), PIECES[s.dtype]
+    product = b.let("multiply", b.let("subtract", one, x), b.let("add", one, x))
+    size = b.let("negative", exp_log.log(b, product))
+    root = b.let("sqrt", size)
+    inside = [b.let("less", size, s.number(piece.below)) for piece in pieces[:-1]]
+
+    def chosen(values: list[Operand]) -> Operand:
+        """Return each lane's piece's value."""
+        value = values[-1]
+        for flag, other in zip(reversed(inside), reversed(values[:-1]), strict=True):
+            value = b.let("where", flag, other, value)
+        return value
+
+    z = chosen(
+        [
+            b.let("subtract", root if at else size, s.number(piece.center))
+            for at, piece in enumerate(pieces)
+        ]
+    )
+    columns = zip(*[piece.coefficients for piece in pieces], strict=True)
+    value, *rest = [chosen([s.number(c) for c in column]) for column in columns]
+    for coefficient in rest:
+        value = s.fma(value, z, coefficient)
+    infinity = s.number(math.inf)
+    value = b.let("where", b.let("equal", size, infinity), infinity, value)
+    return b.let("multiply", value, x)
+
+
+PIECES = {
+    float32: (
+        Piece(
+            below=5.0,
+            center=2.5,
+            coefficients=(
+                -8.931926e-09,
+                2.3335968e-08,
+                4.6813136e-07,
+                -3.4639852e-06,
+                -4.97242e-06,
+                0.00021834939,
+                -0.0012527264,
+                -0.004177393,
+                0.24664028,
+                1.5014094,
+            ),
+        ),
+        Piece(
+            below=math.inf,
+            center=3.1680339887498947,
+            coefficients=(
+                0.00011153858,
+                -0.0001368446,
+                -0.00034779139,
+                0.0012232593,
+                -0.0022089477,
+                0.0032670023,
+                -0.004692372,
+                0.0064057778,
+                1.004297,
+                3.0015268,
+            ),
+        ),
+    ),
+    float64: (
+        Piece(
+            below=5.0,
+            center=2.5,
+            coefficients=(
+                -6.890747263782666e-20,
+                1.700908089393591e-19,
+                4.909393921888345e-18,
+                -2.6828646429085144e-17,
+                -1.3661917890666732e-16,
+                1.896729354143592e-15,
+                -2.8811110175240593e-15,
+                -7.612669130138496e-14,
+                5.356343166393055e-13,
+                9.115660381671943e-13,
+                -3.110278672226475e-11,
+                1.1960698817209524e-10,
+                9.073036495405582e-10,
+                -1.0861168938287872e-08,
+                1.3416803755242823e-08,
+                4.787252185239e-07,
+                -3.416619596565087e-06,
+                -4.996079598850206e-06,
+                0.00021825026434406123,
+                -0.0012527079078110321,
+                -0.004177317724383624,
+                0.246640276744167,
+                1.501409351110792,
+            ),
+        ),
+        Piece(
+            below=3.6**2,
+            center=2.9180339887498947,
+            coefficients=(
+                -6.713099607036066e-10,
+                1.7458714212422313e-08,
+                -3.665551147951946e-08,
+                -3.768455200586217e-08,
+                2.6342752802279615e-07,
+                -3.986545369111512e-07,
+                -3.326953463929478e-07,
+                2.686949245487297e-06,
+                -4.573840552777315e-06,
+                -2.456142615455156e-06,
+                2.6710542545395085e-05,
+                -4.7100508061534805e-05,
+                -1.527291006360146e-05,
+                0.00023231268424073138,
+                -0.0004461842943556681,
+                8.912374507585745e-05,
+                0.0015060076538589006,
+                -0.0042995582331917075,
+                0.007295085615850875,
+                -0.009763380026538855,
+                0.011574902886211963,
+                0.9999594308281495,
+                2.750941410324337,
+            ),
+        ),
+        Piece(
+            below=math.inf,
+            center=4.85,
+            coefficients=(
+                3.4031309577785403e-13,
+                -1.2093754697317281e-12,
+                -8.19034592593438e-13,
+                1.2569279675005207e-11,
+                -3.915386226386476e-11,
+                7.805791845909306e-11,
+                -4.8730814570159396e-11,
+                -4.184615274341066e-10,
+                2.2776068821432685e-09,
+                -7.3075145016646546e-09,
+                1.8054002159142907e-08,
+                -3.738903927568662e-08,
+                6.99024535799336e-08,
+                -1.372388500266319e-07,
+                3.6048545816724095e-07,
+                -1.3374645313757054e-06,
+                5.735901824940847e-06,
+                -2.4272671556129988e-05,
+                9.241029306424352e-05,
+                -0.0002653798342574345,
+                -3.0996111293325344e-05,
+                1.010326488226575,
+                4.6983589762414,
+            ),
         ),
     ),
 }

@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from steelyard_kernels.along import ALONG
 from steelyard_kernels.dtypes import HALVES, DType, float32, int32, int64
 from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.expression.expr import (
@@ -33,19 +32,22 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Operand
-from steelyard_kernels.monoids import MONOIDS, accumulator, rounding_loss
+from steelyard_kernels.monoids import ALONG, MONOIDS, accumulator, rounding_loss
 from steelyard_kernels.nest.carried.lanes import Lanes
-from steelyard_kernels.nest.carried.layout import (
-    FUNCTION,
-    exchanges,
-    lane_axis,
-    numbered,
-    viewed,
-)
 from steelyard_kernels.nest.carried.outline import Body
 from steelyard_kernels.nest.carried.products import Products
 from steelyard_kernels.nest.carried.registers import NEVER, ROLLED_ONCE
-from steelyard_kernels.nest.carried.tensor import Memory, Tensor, Value, uniform
+from steelyard_kernels.nest.carried.tensor import (
+    FUNCTION,
+    Memory,
+    Tensor,
+    Value,
+    exchanges,
+    lane_axis,
+    numbered,
+    uniform,
+    viewed,
+)
 from steelyard_kernels.nest.sorts import is_before, keyed
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule import values

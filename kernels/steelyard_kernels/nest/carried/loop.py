@@ -16,9 +16,8 @@ from steelyard_kernels.expression.expr import Loop as ExprLoop
 from steelyard_kernels.ir.builder import Index, Loop
 from steelyard_kernels.ir.loops import Buffer, Const, Operand
 from steelyard_kernels.nest.carried.emitter import Emitter
-from steelyard_kernels.nest.carried.layout import layout
 from steelyard_kernels.nest.carried.outline import Outline, outline
-from steelyard_kernels.nest.carried.tensor import Memory, Tensor, Value
+from steelyard_kernels.nest.carried.tensor import Memory, Tensor, Value, layout
 from steelyard_kernels.schedule.carries import Knobs
 
 _ROW = Tensor((1,), ())  # any row of a product's left side

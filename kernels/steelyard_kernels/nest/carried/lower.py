@@ -4,27 +4,178 @@ On a CPU threads share the chains, of which each is one thread's or one lane's; 
 not differ by chain is computed once for each share. On a GPU a block has some chains,
 each a group of threads; how many chains there are is a runtime parameter, and in which
 order a thread does its work is `order`'s.
+
+emitter = ProgramEmitter(program, arguments, lanes, knobs)
+emitter.once()                -- what all chains have in common
+emitter.chain(number)         -- one chain: its nodes, its loops, then its outputs
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import ClassVar, Final
 
-from steelyard_kernels.expression.expr import Program, loops
+from steelyard_kernels.expression.expr import (
+    Chain,
+    Chains,
+    Input,
+    Node,
+    Program,
+    Result,
+    Scalar,
+    loops,
+    operands,
+)
 from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.ir.builder import Builder
-from steelyard_kernels.ir.loops import INDEX, Type, Var
+from steelyard_kernels.ir.loops import INDEX, Operand, Type, Var
+from steelyard_kernels.nest.carried.emitter import Emitter
 from steelyard_kernels.nest.carried.gpu_lanes import GpuLanes
 from steelyard_kernels.nest.carried.lanes import ChainLanes, Lanes
+from steelyard_kernels.nest.carried.loop import LoopEmitter
 from steelyard_kernels.nest.carried.order import ordered
-from steelyard_kernels.nest.carried.program import ProgramEmitter
+from steelyard_kernels.nest.carried.outline import (
+    Body,
+    body,
+    in_registers,
+    varying,
+)
+from steelyard_kernels.nest.carried.tensor import ROLLED, Memory, Tensor, Value, whole
 from steelyard_kernels.schedule import gpu, parameters
 from steelyard_kernels.schedule.carries import Knobs, check, knobs_of
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
-from steelyard_kernels.schedule.parameters import Lowered, arguments
+from steelyard_kernels.schedule.parameters import Arguments, Lowered, arguments
 from steelyard_kernels.schedule.schedule import Schedule
+
+
+class ProgramEmitter(Emitter):
+    """Emits a program's nodes, its loops and what they store.
+
+    What is computed with is loaded where it is defined; other memory is only looked at
+    in part.
+    """
+
+    def __init__(
+        self, program: Program, args: Arguments, lanes: Lanes, knobs: Knobs
+    ) -> None:
+        super().__init__(program.name, lanes)
+        self.program = program
+        self.args = args
+        self.knobs = knobs
+        self.registers = in_registers(program)
+        self.varying = varying(program)
+        self.number: Operand = self.b.number(0)  # of the chain
+        self.wanted: dict[int, list[Result]] = {}
+
+    def once(self) -> None:
+        """Emit what does not differ by chain."""
+        self._part([n for n in self.program.nodes if n.number not in self.varying])
+
+    def chain(self, number: Operand) -> None:
+        """Emit one chain and the stores of its outputs."""
+        self.number = number
+        self._part([n for n in self.program.nodes if n.number in self.varying])
+        for place, output in enumerate(self.program.outputs):
+            value = output.each
+            if not (isinstance(value, Result) and value.stacks):
+                self.store(self._output(place), self.tensor(value))
+
+    def _part(self, nodes: Sequence[Node]) -> None:
+        """Emit nodes; on a GPU all threads have read behind them what is overwritten.
+
+        That is of a whole block: its last chain may be repeated by another warp of it.
+        """
+        kept = [output.each for output in self.program.outputs]
+        here = {node.number for node in nodes}
+        for node in self.program.nodes:
+            if node.number not in here:
+                kept += operands(node)
+        self.run(body(nodes, kept))
+        updates = any(output.updates is not None for output in self.program.outputs)
+        if updates and self.target == "cuda":
+            self.b.effect("barrier")
+
+    def run(self, body: Body) -> None:
+        """Emit nodes in order, and with a loop's first result all that is wanted of it."""
+        for node in body.nodes:
+            if isinstance(node, Result):
+                found = self.wanted.setdefault(id(node.loop), [])
+                if node not in found:
+                    found.append(node)
+                self.env.pop(node.number, None)  # of the iteration before
+        super().run(body)
+
+    def emit(self, node: Node) -> None:
+        """Emit one node; one of memory is read here if it is computed with."""
+        if isinstance(node, Result) and node.number in self.env:
+            return  # with the first of its loop
+        super().emit(node)
+        if node.number in self.registers:
+            self.tensor(node)
+
+    # Memory.
+
+    def _input(self, node: Input) -> Value:
+        return whole(self.args.inputs[node.index], self.b.number(0), node.shape)
+
+    def _scalar(self, node: Scalar) -> Value:
+        return Tensor((), (self.args.scalars[node.name],), same=True)
+
+    def _chain(self, node: Chain) -> Value:
+        value = self.env[node.arg.number]
+        assert isinstance(value, Memory)
+        return self._own(value)
+
+    def _chains(self, node: Chains) -> Value:
+        return self.env[node.arg.number]
+
+    def _own(self, array: Memory) -> Memory:
+        """Return a chain's part of an array whose first axis is the chains."""
+        return self.lanes.own(array.row(self.b, self.number), array.strides[0])
+
+    def _output(self, place: int) -> Memory:
+        """Return this chain's part of an output."""
+        value = self.program.outputs[place].value
+        view = whole(self.args.outputs[place], self.b.number(0), value.shape)
+        return self._own(view) if isinstance(value, Chains) else view
+
+    def _stacks(self, result: Result) -> list[Memory]:
+        """Return where a loop's rows are kept: in outputs, or in scratch memory."""
+        found = [
+            self._output(place)
+            for place, output in enumerate(self.program.outputs)
+            if output.each is result
+        ]
+        return found or [self.lanes.scratch(result.dtype, result.shape)]
+
+    def _result(self, node: Result) -> Value:
+        """Emit a whole loop where the first of its results is asked for."""
+        results = self.wanted[id(node.loop)]
+        stacks = {
+            result.place: self._stacks(result) for result in results if result.stacks
+        }
+        rolled, self.rolled = self.rolled, max(self.rolled, ROLLED)
+        last = LoopEmitter(self, self.knobs, node.loop, stacks).emit()
+        self.rolled = rolled
+        if stacks:
+            self.lanes.settle()
+        for result in results:
+            self.env[result.number] = (
+                stacks[result.place][0] if result.stacks else last[result.place]
+            )
+        return self.env[node.number]
+
+    rules: ClassVar[Mapping[type, Callable[..., Value]]] = {
+        **Emitter.rules,
+        Chain: _chain,
+        Chains: _chains,
+        Input: _input,
+        Result: _result,
+        Scalar: _scalar,
+    }
+
 
 MOST_ITERATIONS: Final = 1 << 30  # that an int32 index surely counts
 

@@ -9,9 +9,8 @@ from steelyard_kernels.dtypes import float32
 from steelyard_kernels.expression.expr import Shape
 from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Operand
-from steelyard_kernels.nest.carried.layout import Vector, lane_axis, layout
 from steelyard_kernels.nest.carried.registers import Registers
-from steelyard_kernels.nest.carried.tensor import Tensor
+from steelyard_kernels.nest.carried.tensor import Tensor, Vector, lane_axis, layout
 
 MOST_VECTORS: Final = 48  # of a matrix that a product spells out
 SUMS: Final = 4  # sums of a product that grow side by side

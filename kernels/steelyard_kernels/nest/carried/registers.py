@@ -21,8 +21,14 @@ from steelyard_kernels.expression.expr import Shape
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.nest.carried.lanes import Lanes, tree
-from steelyard_kernels.nest.carried.layout import Vector, layout, numbered, places
-from steelyard_kernels.nest.carried.tensor import Memory, Tensor
+from steelyard_kernels.nest.carried.tensor import (
+    Memory,
+    Tensor,
+    Vector,
+    layout,
+    numbered,
+    places,
+)
 
 Made = TypeVar("Made")
 MOST_ELEMENTS: Final = 4096  # of a value in registers: each vector is some text

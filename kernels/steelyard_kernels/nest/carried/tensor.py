@@ -1,15 +1,150 @@
-"""Small values: in registers by the layout of their shape, or a part of memory."""
+"""Small values: in registers by the layout of their shape, or a part of memory.
+
+Elements are told by their number in row-major order. For every index of the other axes
+there are as many vectors as the lane axis needs; the lanes of the last one that are left
+over hold anything.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
-from typing import Final, TypeAlias
+from functools import cache
+from math import ceil, prod
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.expression.expr import Shape, View
+from steelyard_kernels.expression.expr import (
+    Along,
+    Apply,
+    Dot,
+    Gather,
+    Node,
+    Reduce,
+    Reshape,
+    Shape,
+    View,
+)
 from steelyard_kernels.ir.builder import Builder, const
 from steelyard_kernels.ir.loops import Buffer, Operand
+from steelyard_kernels.ops import OPERATIONS
+
+FUNCTION: Final = 10  # instructions of an operation that is a function
+ROLLED: Final = (
+    8  # vectors of one that are a loop, where another one costs time as well
+)
+Vector: TypeAlias = tuple[int, ...]  # the element in each lane that has one
+
+
+def lane_axis(shape: Shape) -> int:
+    """Return the longest axis, the last of several; of one or more."""
+    return max(range(len(shape)), key=lambda axis: (shape[axis], axis))
+
+
+@cache
+def layout(shape: Shape, width: int) -> tuple[Vector, ...]:
+    """Return the elements of each vector of a shape, outer axes in row-major order."""
+    if not prod(shape):
+        return ()
+    axis = lane_axis(shape) if shape else 0
+    rows = np.moveaxis(np.atleast_1d(numbered(shape)), axis, -1)
+    extent = rows.shape[-1]
+    return tuple(
+        tuple(row[first : first + width])
+        for row in rows.reshape(-1, extent).tolist()
+        for first in range(0, extent, width)
+    )
+
+
+@cache
+def places(shape: Shape, width: int) -> dict[Vector, int]:
+    """Return the position of each vector of a layout by its elements."""
+    return {vector: place for place, vector in enumerate(layout(shape, width))}
+
+
+@cache
+def numbered(shape: Shape) -> NDArray[Any]:
+    """Return the number of each element of a shape, not to be written to."""
+    return np.arange(prod(shape)).reshape(shape)
+
+
+_INTEGERS: Final[dict[str, Any]] = {
+    "add": np.add,
+    "mul": np.multiply,
+    "div": np.floor_divide,
+    "rem": np.remainder,
+}
+
+
+def viewed(view: View | Gather) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return which element of its operand each of a view is, and whether it is one.
+
+    Of a gather it is the first along the axis whose places are computed.
+    """
+    places = np.ogrid[tuple(map(slice, view.shape))]
+    numbers, inside = np.zeros(view.shape, int), np.ones(view.shape, bool)
+    for index, extent in zip(view.index, view.arg.shape, strict=True):
+        found = index.evaluate(places, np.asarray, _INTEGERS.__getitem__)
+        at = np.asarray(0 if found is None else found)
+        inside &= (at >= 0) & (at < extent)
+        numbers = numbers * extent + at
+    return numbers, inside
+
+
+def spelled(node: Node, width: int) -> int:
+    """Return about how many statements a node is on lanes: of vectors, or of elements."""
+    size, longest = prod(node.shape), max((*node.shape, 1))
+    vectors = size // longest * -(-longest // width)
+    if isinstance(node, Apply):
+        cost = ceil(OPERATIONS[node.op].cost.cpu)
+        return cost * (vectors if cost < FUNCTION else min(vectors, ROLLED))
+    if isinstance(node, Dot):
+        return node.b.shape[0] * vectors
+    if isinstance(node, Along):
+        return line_steps(node)[1]
+    if isinstance(node, Reduce):
+        last = node.of_rows
+        return prod(node.arg.shape) // (min(width, node.arg.shape[-1]) if last else 1)
+    return size if isinstance(node, View | Gather | Reshape) else vectors
+
+
+def elements(node: Node) -> int:
+    """Return how many elements registers hold for a node; of an order, compared ones."""
+    if isinstance(node, Along) and node.op == "order":
+        return prod(node.shape) * node.shape[node.axis]
+    return prod(node.shape)
+
+
+def line_steps(node: Along) -> tuple[int, int]:
+    """Return how many operations one line takes, and all lines."""
+    extent = node.shape[node.axis]
+    steps = extent * (node.op != "copy")
+    if node.op == "order":
+        steps = 2 * len(exchanges(extent))
+    return steps, steps * (prod(node.shape) // extent)
+
+
+@cache
+def exchanges(extent: int) -> tuple[tuple[int, int], ...]:
+    """Return the places to exchange, the lesser value first, that put a line in order.
+
+    Batcher's odd-even merges of any extent: D. E. Knuth, "The Art of Computer
+    Programming", volume 3, 2nd edition, 1998, algorithm 5.2.2M.
+    """
+    found: list[tuple[int, int]] = []
+    half = 1 << (max(extent - 1, 0).bit_length() - 1) if extent > 1 else 0
+    width = half
+    while width:
+        apart, bit, far = width, 0, half
+        while apart:
+            pairs = [(k, k + apart) for k in range(extent - apart) if k & width == bit]
+            found += pairs
+            apart, bit, far = max(far - width, 0), width, far // 2
+        width //= 2
+    return tuple(found)
+
 
 BESIDE: Final = -1
 
