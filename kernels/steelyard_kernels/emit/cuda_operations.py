@@ -23,7 +23,7 @@ memory a thread.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from steelyard_kernels.dtypes import (
     HALVES,
@@ -72,6 +72,15 @@ BITS: Final = frozenset(  # take halves as they are; all else takes float32 twin
 Names: TypeAlias = "Sequence[str]"  # of one argument: a placeholder a lane or part
 
 
+class _Call(NamedTuple):
+    """An operation that is no template of a lane, with its arguments' names and types."""
+
+    op: str
+    names: list[list[str]]
+    types: tuple[Type, ...]
+    result: Type
+
+
 @cache
 def template(op: str, result: Type, *given: Any) -> Template:
     """Return the lines of an operation: `{0}` is its result, `{1}` the first argument.
@@ -90,7 +99,7 @@ def template(op: str, result: Type, *given: Any) -> Template:
     ]
     shape = SHAPES.get(op)
     if shape is not None:
-        return declare(result, shape(op, names, types, result))
+        return declare(result, shape(_Call(op, names, types, result)))
     if op in BITS and result.dtype in HALVES:
         return declare(result, _of_halves(op, names, types[0], result))
     if op == "cast":
@@ -168,16 +177,14 @@ def _truncated(a: str, source: DType, target: DType) -> str:
     return f"{a} == {a} ? {value} : 0"
 
 
-def _bitcast(
-    _op: str, names: list[list[str]], types: tuple[Type, ...], result: Type
-) -> list[str]:
+def _bitcast(of: _Call) -> list[str]:
     function = {
         (float32, int32): "__float_as_int",
         (float64, int64): "__double_as_longlong",
         (int32, float32): "__int_as_float",
         (int64, float64): "__longlong_as_double",
-    }.get((types[0].dtype, result.dtype), f"({result.dtype.cuda})")
-    return [f"{function}({a})" for a in names[0]]
+    }.get((of.types[0].dtype, of.result.dtype), f"({of.result.dtype.cuda})")
+    return [f"{function}({a})" for a in of.names[0]]
 
 
 def _tree(op: str, dtype: DType, names: Names) -> str:
@@ -190,89 +197,66 @@ def _tree(op: str, dtype: DType, names: Names) -> str:
     return values[0]
 
 
-def _select(
-    _op: str, names: list[list[str]], types: tuple[Type, ...], result: Type
-) -> list[str]:
-    flags, a, b = names
-    whole = types[0].lanes == 1 or flags[0] == flags[-1]
-    if whole or not is_packed(result):
-        flags = flags * parts(result) if types[0].lanes == 1 else flags
+def _select(of: _Call) -> list[str]:
+    flags, a, b = of.names
+    whole = of.types[0].lanes == 1 or flags[0] == flags[-1]
+    if whole or not is_packed(of.result):
+        flags = flags * parts(of.result) if of.types[0].lanes == 1 else flags
         sides = zip(flags, a, b, strict=False)
-        return [f"{flag} ? {x} : {y}" for flag, x, y in sides][: parts(result)]
+        return [f"{flag} ? {x} : {y}" for flag, x, y in sides][: parts(of.result)]
     return [
         f"({flags[2 * k]} ? {a[k]} : {b[k]}) & 0xffffu"
         f" | ({flags[2 * k + 1]} ? {a[k]} : {b[k]}) & 0xffff0000u"
-        for k in range(parts(result))
+        for k in range(parts(of.result))
     ]
 
 
-def _splat(
-    _op: str, names: list[list[str]], _types: tuple[Type, ...], result: Type
-) -> list[str]:
+def _splat(of: _Call) -> list[str]:
     """Pack one half twice: only splats of halves are more than their scalar."""
-    return [f"{names[0][0]} * 0x10001u"] * parts(result)
+    return [f"{of.names[0][0]} * 0x10001u"] * parts(of.result)
 
 
-def _iota(
-    _op: str, _names: list[list[str]], _types: tuple[Type, ...], result: Type
-) -> list[str]:
-    return [scalar(lane, result.dtype) for lane in range(result.lanes)]
+def _iota(of: _Call) -> list[str]:
+    return [scalar(lane, of.result.dtype) for lane in range(of.result.lanes)]
 
 
-def _mask_below(
-    _op: str, names: list[list[str]], _types: tuple[Type, ...], result: Type
-) -> list[str]:
-    return [f"{lane} < {names[0][0]}" for lane in range(result.lanes)]
+def _mask_below(of: _Call) -> list[str]:
+    return [f"{lane} < {of.names[0][0]}" for lane in range(of.result.lanes)]
 
 
-def _position(
-    op: str, _names: list[list[str]], _types: tuple[Type, ...], result: Type
-) -> list[str]:
-    return [f"({result.dtype.cuda}){op}Idx.x"]
+def _position(of: _Call) -> list[str]:
+    return [f"({of.result.dtype.cuda}){of.op}Idx.x"]
 
 
-def _shuffle(
-    op: str, names: list[list[str]], _types: tuple[Type, ...], result: Type
-) -> list[str]:
+def _shuffle(of: _Call) -> list[str]:
     function = {"shuffle_xor": "__shfl_xor_sync", "shuffle_down": "__shfl_down_sync"}
-    value, lane = names[0], names[1][0]
+    value, lane = of.names[0], of.names[1][0]
     return [
-        f"{function[op]}(0xffffffffu, {part}, {lane})"
-        for part in value[: parts(result)]
+        f"{function[of.op]}(0xffffffffu, {part}, {lane})"
+        for part in value[: parts(of.result)]
     ]
 
 
-def _fetch(
-    _op: str, names: list[list[str]], _types: tuple[Type, ...], result: Type
-) -> list[str]:
-    value, lane, width = names[0], names[1][0], names[2][0]
+def _fetch(of: _Call) -> list[str]:
+    value, lane, width = of.names[0], of.names[1][0], of.names[2][0]
     return [
         f"__shfl_sync(0xffffffffu, {part}, {lane}, {width})"
-        for part in value[: parts(result)]
+        for part in value[: parts(of.result)]
     ]
 
 
-def _vote(
-    op: str, names: list[list[str]], _types: tuple[Type, ...], _result: Type
-) -> list[str]:
-    asked = names[0][0]
-    if op == "any_block":
+def _vote(of: _Call) -> list[str]:
+    asked = of.names[0][0]
+    if of.op == "any_block":
         return [f"__syncthreads_or({asked}) != 0"]
     return [f"__any_sync(0xffffffffu, {asked}) != 0"]
 
 
-def _approximate(
-    op: str, names: list[list[str]], _types: tuple[Type, ...], _result: Type
-) -> list[str]:
-    return [f"{op}({a})" for a in names[0]]
+def _approximate(of: _Call) -> list[str]:
+    return [f"{of.op}({a})" for a in of.names[0]]
 
 
-SHAPES: Final[
-    dict[
-        str,
-        Callable[[str, list[list[str]], tuple[Type, ...], Type], list[str]],
-    ]
-] = {
+SHAPES: Final[dict[str, Callable[[_Call], list[str]]]] = {
     "bitcast": _bitcast,
     "where": _select,
     "splat": _splat,
