@@ -21,6 +21,7 @@ from pathlib import Path
 
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.schedule import strategies
+from steelyard_kernels.schedule.schedule import Sought
 from steelyard_kernels.targets import device, parse
 from steelyard_lock.points import Point, spec_of
 from steelyard_lock.tuning_cases import Tuned
@@ -125,7 +126,7 @@ def measured(point):
     """Return the schedules of a point that are measured: the choice comes first."""
     _, program = program_of(*point)
     gpu = device(parse(TARGET))
-    likely, predict = strategies._space(program, gpu, aligned=True, likely=True)
+    likely, predict = strategies._space(program, gpu, Sought(likely=True))
     best = sorted(likely, key=lambda schedule: predict(schedule).total)
     rest = [schedule for schedule, _ in strategies.rank(program, gpu)]
     some = random.Random(str(point)).sample(rest, min(OTHERS, len(rest)))

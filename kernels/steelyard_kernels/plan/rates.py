@@ -44,7 +44,7 @@ from steelyard_kernels.schedule.model import CACHE_RATE, FORK_JOIN_NS, Machine
 from steelyard_kernels.schedule.model_carries import UNKNOWN_LENGTH
 from steelyard_kernels.schedule.model_product import model
 from steelyard_kernels.schedule.recipes.contraction import on_gpu
-from steelyard_kernels.schedule.schedule import unheard
+from steelyard_kernels.schedule.schedule import Sought, unheard
 from steelyard_kernels.schedule.search import fused_tilings, tiled
 from steelyard_kernels.schedule.strategies import best, heuristic, lower, strategy
 from steelyard_kernels.schedule.weighted import weighted_of
@@ -107,7 +107,7 @@ def is_tiled(program: Program, device: Machine | Gpu) -> bool:
     nest = _nest(program)
     if nest is None:
         return False
-    every = tiled(nest, device, aligned=True, likely=True, refuse=unheard)
+    every = tiled(nest, device, Sought(likely=True))
     return next(every, None) is not None
 
 
@@ -134,7 +134,7 @@ def reduces_rows(program: Program, alone: Program, gpu: Gpu) -> bool:
         if isinstance(whole, str) or whole.sums.reduces is (each is alone):
             return False
         nest = whole.nest
-        every = on_gpu(nest, gpu, aligned=True, likely=True, refuse=unheard)
+        every = on_gpu(nest, gpu, Sought(likely=True))
         predict = model(nest, gpu)
         took.append(min((predict(one).total for one in every), default=inf))
         if took[0] == inf:

@@ -232,6 +232,18 @@ def unheard(_schedule: Schedule, _why: str) -> None:
     """Hear of a refusal that nobody asked for."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """Which legal schedules are sought: of `aligned` arrays, all or those `likely` best.
+
+    `refuse` hears of the others of the same kinds.
+    """
+
+    aligned: bool = True
+    likely: bool = False
+    refuse: Refuse = unheard
+
+
 def partition_of(label: str) -> Schedule | None:
     """Read the label of a program's launches; None of another schedule.
 

@@ -29,22 +29,19 @@ from steelyard_kernels.schedule.recipes import (
 )
 from steelyard_kernels.schedule.recipes.attention import AttentionTiling
 from steelyard_kernels.schedule.recipes.attention_blocks import attended
-from steelyard_kernels.schedule.schedule import Place, Refuse, Schedule, legal
+from steelyard_kernels.schedule.schedule import Place, Refuse, Schedule, Sought, legal
 
 
 def space(
     program: Program,
     device: Machine | Gpu,
+    sought: Sought,
     *,
     carries: bool,
-    aligned: bool,
-    likely: bool,
-    refuse: Refuse,
 ) -> tuple[Iterator[Schedule], model_cpu.Model]:
     """Return the legal schedules worth trying, in order, and what predicts a launch.
 
-    `carries`: the program is held in registers (see `strategies.strategy`); `likely`:
-    only schedules that may be the best. `refuse` hears of the others of the same kinds.
+    `carries`: the program is held in registers (see `strategies.strategy`).
     """
     if program.copies > 1 and isinstance(device, Gpu):
         device = device.part(program.copies)
@@ -59,9 +56,9 @@ def space(
         return of_carries.on_cpu(program, device), model
     nest = nest_of(program)
     if isinstance(device, Gpu):
-        proposed = _on_gpu(nest, device, refuse, aligned=aligned, likely=likely)
+        proposed = _on_gpu(nest, device, sought)
     else:
-        proposed = _on_cpu(nest, device, refuse, aligned=aligned, likely=likely)
+        proposed = _on_cpu(nest, device, sought)
     if nest.lines:
         proposed = _with_room(nest, device, proposed)
     return proposed, _model(nest, device)
@@ -82,23 +79,19 @@ def _with_room(
     return iter(found)
 
 
-def _on_gpu(
-    nest: Nest, gpu: Gpu, refuse: Refuse, *, aligned: bool, likely: bool
-) -> Iterator[Schedule]:
-    passes = partial(
-        pointwise.on_gpu, nest, gpu, aligned=aligned, likely=likely, refuse=refuse
-    )
+def _on_gpu(nest: Nest, gpu: Gpu, sought: Sought) -> Iterator[Schedule]:
+    passes = partial(pointwise.on_gpu, nest, gpu, sought)
     if not beyond(nest.program):  # one pass over the outputs' elements
         return passes()
-    tiles = [*tiled(nest, gpu, aligned=aligned, likely=likely, refuse=refuse)]
-    if tiles and likely and Place.FMA not in tiles[0].places:
+    tiles = [*tiled(nest, gpu, sought)]
+    if tiles and sought.likely and Place.FMA not in tiles[0].places:
         return iter(tiles)  # nothing is as fast as tensor cores
     kept = nest.lines or nest.merged or nest.running
     walked = bool(kept) or any(v.over for v in nest.values)
     if not walked:
-        return chain(transposition.on_gpu(nest, gpu, aligned=aligned), passes())
+        return chain(transposition.on_gpu(nest, gpu, sought), passes())
     team = _team(nest)
-    teams = rows.on_gpu(team, gpu, aligned=aligned, likely=likely, refuse=refuse)
+    teams = rows.on_gpu(team, gpu, sought)
     if nest.handed is None:
         return chain(tiles, teams, loops.on_gpu(nest, gpu))
     handing = list(teams)
@@ -119,39 +112,27 @@ def fused_tilings(nest: Nest, gpu: Gpu, refuse: Refuse) -> list[AttentionTiling]
     return [tiling for tiling in every if tiling.schedule in kept]
 
 
-def tiled(
-    nest: Nest, device: Machine | Gpu, *, aligned: bool, likely: bool, refuse: Refuse
-) -> Iterator[Schedule]:
+def tiled(nest: Nest, device: Machine | Gpu, sought: Sought) -> Iterator[Schedule]:
     """Yield the schedules that multiply by tensor cores, or by a CPU's registers."""
     if isinstance(device, Gpu):
-        yield from contraction.on_gpu(
-            nest, device, aligned=aligned, likely=likely, refuse=refuse
-        )
-        if aligned:
-            yield from [x.schedule for x in fused_tilings(nest, device, refuse)]
+        yield from contraction.on_gpu(nest, device, sought)
+        if sought.aligned:
+            yield from [x.schedule for x in fused_tilings(nest, device, sought.refuse)]
         return
     from steelyard_kernels.schedule.recipes import attention_blocks, blocks
 
-    yield from blocks.on_cpu(nest, device, likely=likely, refuse=refuse)
-    yield from attention_blocks.on_cpu(nest, device, likely=likely, refuse=refuse)
+    yield from blocks.on_cpu(nest, device, sought)
+    yield from attention_blocks.on_cpu(nest, device, sought)
 
 
-def _on_cpu(
-    nest: Nest, machine: Machine, refuse: Refuse, *, aligned: bool, likely: bool
-) -> Iterator[Schedule]:
+def _on_cpu(nest: Nest, machine: Machine, sought: Sought) -> Iterator[Schedule]:
     if not beyond(nest.program):
-        return pointwise.on_cpu(nest, machine, aligned=aligned)
-    blocked = tiled(nest, machine, aligned=aligned, likely=likely, refuse=refuse)
+        return pointwise.on_cpu(nest, machine, sought)
+    blocked = tiled(nest, machine, sought)
     if rows_cpu.fits(nest):
-        walked = rows_cpu.on_cpu(
-            nest, machine, aligned=aligned, likely=likely, refuse=refuse
-        )
-    else:
-        walked = chain(
-            transposition.on_cpu(nest, machine, aligned=aligned),
-            loops.on_cpu(nest, machine),
-        )
-    return chain(blocked, walked)
+        return chain(blocked, rows_cpu.on_cpu(nest, machine, sought))
+    squares = transposition.on_cpu(nest, machine, sought)
+    return chain(blocked, squares, loops.on_cpu(nest, machine))
 
 
 def estimated_registers(program: Program, schedule: Schedule, *, carries: bool) -> int:

@@ -35,7 +35,7 @@ from steelyard_kernels.schedule.aliasing import check_updates, in_place
 from steelyard_kernels.schedule.gpu import WARP, Gpu
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.parameters import Lowered
-from steelyard_kernels.schedule.schedule import Refuse, Schedule, unheard
+from steelyard_kernels.schedule.schedule import Refuse, Schedule, Sought, unheard
 
 Device: TypeAlias = Machine | Gpu
 
@@ -161,9 +161,7 @@ def rank(
 
     `refuse` hears of the schedules that were tried beside them.
     """
-    every, predict = _space(
-        program, device, aligned=aligned, likely=False, refuse=refuse
-    )
+    every, predict = _space(program, device, Sought(aligned, refuse=refuse))
     ranked = [(schedule, predict(schedule)) for schedule in every]
     return sorted(ranked, key=lambda row: row[1].total)  # stable: ties keep order
 
@@ -172,7 +170,7 @@ def candidates(
     program: Program, device: Device, *, aligned: bool = True
 ) -> tuple[Schedule, ...]:
     """Return every legal schedule worth trying, in order."""
-    every, _ = _space(program, device, aligned=aligned, likely=False)
+    every, _ = _space(program, device, Sought(aligned))
     return tuple(every)
 
 
@@ -185,33 +183,21 @@ def best(
     program: Program, device: Device, *, aligned: bool = True
 ) -> tuple[Schedule, Prediction]:
     """Return the heuristic's choice with its prediction."""
-    likely, predict = _space(program, device, aligned=aligned, likely=True)
+    likely, predict = _space(program, device, Sought(aligned, likely=True))
     every = ((schedule, predict(schedule)) for schedule in likely)
     return min(every, key=lambda row: row[1].total)
 
 
 def _space(
-    program: Program,
-    device: Device,
-    *,
-    aligned: bool,
-    likely: bool,
-    refuse: Refuse = unheard,
+    program: Program, device: Device, sought: Sought
 ) -> tuple[Iterable[Schedule], Callable[[Schedule], Prediction]]:
-    """Return schedules, all or those `likely` the best, in order, and what predicts."""
+    """Return the schedules that are sought, in order, and what predicts a launch."""
     if is_nothing(program):
         return (Schedule(()),), lambda _: Prediction(())
     from steelyard_kernels.schedule import search  # not for a build that was kept
 
     carries = _checked(program, device) == "carries"
-    return search.space(
-        _own(program, device),
-        device,
-        carries=carries,
-        aligned=aligned,
-        likely=likely,
-        refuse=refuse,
-    )
+    return search.space(_own(program, device), device, sought, carries=carries)
 
 
 def _own(program: Program, device: Device) -> Program:

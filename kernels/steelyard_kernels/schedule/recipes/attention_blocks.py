@@ -41,7 +41,7 @@ from steelyard_kernels.schedule.model_blocks import (
     step_cycles,
 )
 from steelyard_kernels.schedule.recipes.blocks import fit, part, shapes
-from steelyard_kernels.schedule.schedule import Place, Refuse, Schedule, legal
+from steelyard_kernels.schedule.schedule import Place, Schedule, Sought, legal
 
 # Queries of a tile, about, keys of a step, and how many shapes of blocks: the likely and all.
 TALL: Final = (64, 256), (32, 64, 128, 256)
@@ -193,15 +193,13 @@ def problem(blocking: AttentionBlocking, machine: Machine) -> str:
     return ""
 
 
-def on_cpu(
-    nest: Nest, machine: Machine, *, likely: bool, refuse: Refuse
-) -> Iterator[Schedule]:
+def on_cpu(nest: Nest, machine: Machine, sought: Sought) -> Iterator[Schedule]:
     """Yield the legal blockings of attention; none where a nest is none."""
     whole = attended(nest)
     if isinstance(whole, str):
         return iter(())
-    every = _blockings(whole, machine, likely=likely)
-    return legal(every, lambda each: problem(each, machine), refuse)
+    every = _blockings(whole, machine, likely=sought.likely)
+    return legal(every, lambda each: problem(each, machine), sought.refuse)
 
 
 def _blockings(

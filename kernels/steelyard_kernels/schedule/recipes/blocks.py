@@ -11,7 +11,7 @@ from steelyard_kernels.nest.contraction import Contraction, contraction_of
 from steelyard_kernels.schedule.blocking import Blocking, problem
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.model_blocks import step_cycles
-from steelyard_kernels.schedule.schedule import Refuse, Schedule, legal
+from steelyard_kernels.schedule.schedule import Schedule, Sought, legal
 
 # How many shapes of blocks there are and are likely, those first that take the fewest
 # cycles; depth of a core's tile, about, of the likely and of all. Rows and columns
@@ -24,15 +24,13 @@ SHARED: Final = 1 << 19
 TURN: Final = 1 << 16  # that a core takes at a time, about, of many matrices
 
 
-def on_cpu(
-    nest: Nest, machine: Machine, *, likely: bool, refuse: Refuse
-) -> Iterator[Schedule]:
+def on_cpu(nest: Nest, machine: Machine, sought: Sought) -> Iterator[Schedule]:
     """Yield the legal blockings of sums of products; none where a nest is no such sums."""
     whole = contraction_of(nest)
     if isinstance(whole, str) or not whole.rows:
         return iter(())
-    every = _blockings(whole, machine, likely=likely)
-    return legal(every, lambda each: problem(each, machine), refuse)
+    every = _blockings(whole, machine, likely=sought.likely)
+    return legal(every, lambda each: problem(each, machine), sought.refuse)
 
 
 def _blockings(

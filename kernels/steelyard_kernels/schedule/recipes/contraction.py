@@ -13,7 +13,7 @@ from steelyard_kernels.schedule.contraction import Product, product_of
 from steelyard_kernels.schedule.cores import Cores
 from steelyard_kernels.schedule.gpu import SYSTEM_SHARED, Gpu
 from steelyard_kernels.schedule.product_tiling import ROWS, SWIZZLED, Tiling, problem
-from steelyard_kernels.schedule.schedule import Refuse, Schedule, legal
+from steelyard_kernels.schedule.schedule import Schedule, Sought, legal
 
 COLUMNS: Final = (16, 32, 48, 64, 96, 128, 192, 256)
 MORE_COLUMNS: Final = (80, 112, 160, 224)  # not likely
@@ -31,22 +31,22 @@ FEW_STAGES: Final = (4, 3, 2)  # by FMA, whose steps take longer than copies
 EVERY_STAGE: Final = range(2, 13)  # likely or not
 
 
-def on_gpu(
-    nest: Nest, gpu: Gpu, *, aligned: bool, likely: bool, refuse: Refuse
-) -> Iterator[Schedule]:
+def on_gpu(nest: Nest, gpu: Gpu, sought: Sought) -> Iterator[Schedule]:
     """Yield the legal schedules of a product: none where the nest is no such product.
 
     Those `likely` to be best have as many stages as fit, and no rows of 32 bytes.
     """
     whole = product_of(nest)
-    if isinstance(whole, str) or not aligned or not gpu.cores:
+    if isinstance(whole, str) or not sought.aligned or not gpu.cores:
         return iter(())
     if not (whole.exact or gpu.multiplies(whole.dtype)):
         return iter(())
-    if likely:
+    if sought.likely:
         return (tiling.schedule for tiling in _likely(whole, gpu))
     every = _grid(whole, gpu)
-    return legal(every, lambda each: _too_large(each) or problem(each, gpu), refuse)
+    return legal(
+        every, lambda each: _too_large(each) or problem(each, gpu), sought.refuse
+    )
 
 
 def _grid(whole: Product, gpu: Gpu) -> Iterator[Tiling]:

@@ -14,7 +14,7 @@ from steelyard_kernels.schedule.legality_gpu import LANES, MOST_VECTORS, gpu_pro
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.model_gpu import SPARE_REGISTERS, Facts
 from steelyard_kernels.schedule.order import in_order
-from steelyard_kernels.schedule.schedule import Cut, Place, Refuse, Schedule
+from steelyard_kernels.schedule.schedule import Cut, Place, Schedule, Sought
 
 # Elements that a core takes at a time: large enough to hide the claim, small enough that
 # two threads end together; the lowest of seen optima.
@@ -27,7 +27,7 @@ UNROLLS: Final = (1, 2, 3, 4, 6, MOST_VECTORS)
 MOST_BYTES: Final = 4 * VECTOR_BYTES
 
 
-def on_cpu(nest: Nest, machine: Machine, *, aligned: bool) -> Iterator[Schedule]:
+def on_cpu(nest: Nest, machine: Machine, sought: Sought) -> Iterator[Schedule]:
     """Yield the legal schedules of a CPU, whose own prefetching is enough."""
     size = prod(nest.extents)
     wide = [
@@ -45,7 +45,7 @@ def on_cpu(nest: Nest, machine: Machine, *, aligned: bool) -> Iterator[Schedule]
         cuts = cpu_cuts(nest, lanes, unroll, cores, chunk)
         if chunk == CHUNKS[0] and cores is Place.CORE:
             wanted = Schedule(cuts, streaming=True)
-            fits = not streaming_problem(nest, wanted, aligned=aligned)
+            fits = not streaming_problem(nest, wanted, aligned=sought.aligned)
             streams = [False, True] if fits else [False]
         for streaming in streams:
             yield Schedule(cuts, streaming)
@@ -65,9 +65,7 @@ def cpu_cuts(
     return Cut(nest.axes[:-1], ((rows, cores),)), inner
 
 
-def on_gpu(
-    nest: Nest, gpu: Gpu, *, aligned: bool, likely: bool, refuse: Refuse
-) -> Iterator[Schedule]:
+def on_gpu(nest: Nest, gpu: Gpu, sought: Sought) -> Iterator[Schedule]:
     """Yield the legal schedules of a GPU: the widest vectors, half of them, and none.
 
     Those `likely` to be best have not the largest blocks, which hold their room for
@@ -87,15 +85,15 @@ def on_gpu(
         why = f"holds {size} bytes; choose {MOST_BYTES} at most"
         if size <= MOST_BYTES:
             why = needs if registers > MOST_REGISTERS else ""
-        if why := why or gpu_problem(nest, first, aligned=aligned):
-            refuse(first, why)
+        if why := why or gpu_problem(nest, first, aligned=sought.aligned):
+            sought.refuse(first, why)
             continue
-        for threads in THREADS[:3] if likely else THREADS:
+        for threads in THREADS[:3] if sought.likely else THREADS:
             each = Schedule(gpu_cuts(nest, lanes, unroll, threads))
             if gpu.blocks_resident(threads, registers):
                 yield each
             else:
-                refuse(each, f"{needs}, or threads")
+                sought.refuse(each, f"{needs}, or threads")
 
 
 def gpu_cuts(nest: Nest, lanes: int, unroll: int, threads: int) -> tuple[Cut, ...]:

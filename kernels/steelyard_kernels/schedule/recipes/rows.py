@@ -33,7 +33,7 @@ from steelyard_kernels.schedule.legality_gpu import (
 from steelyard_kernels.schedule.lines import line_bytes
 from steelyard_kernels.schedule.model_team import Team, allowance
 from steelyard_kernels.schedule.order import in_order
-from steelyard_kernels.schedule.schedule import Cut, Place, Refuse, Schedule
+from steelyard_kernels.schedule.schedule import Cut, Place, Schedule, Sought
 
 # Threads of a row that are always worth trying; others fit a number of vectors each.
 THREADS: Final = (32, 64, 128, 256, 512, 1024)
@@ -82,15 +82,13 @@ SMALL: Final = range(160, 417)  # threads of each block
 LIMIT_SHARE: Final = 0.8
 
 
-def on_gpu(
-    team: Team, gpu: Gpu, *, aligned: bool, likely: bool, refuse: Refuse
-) -> Iterator[Schedule]:
+def on_gpu(team: Team, gpu: Gpu, sought: Sought) -> Iterator[Schedule]:
     """Yield the legal schedules of a GPU; those `likely` to be best are fewer.
 
     With fewer registers than they need these are those of which one block would fit a
     multiprocessor: rows of 16384 halves took 128 us so and 162 alone.
     """
-    nest = team.nest
+    nest, aligned, likely = team.nest, sought.aligned, sought.likely
     shared = nest.outer
     if not is_by_rows(nest, shared):
         return
@@ -110,7 +108,7 @@ def on_gpu(
             else unordered(nest, schedule)
         )
         if why := needs if need > most else own:
-            refuse(schedule, why)
+            sought.refuse(schedule, why)
             continue
         if frame.is_behind(schedule) and not are_behind(nest, schedule):
             continue

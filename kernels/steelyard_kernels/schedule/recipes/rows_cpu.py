@@ -19,7 +19,7 @@ from steelyard_kernels.schedule.legality import (
 )
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.order import in_order
-from steelyard_kernels.schedule.schedule import Cut, Place, Refuse, Schedule
+from steelyard_kernels.schedule.schedule import Cut, Place, Refuse, Schedule, Sought
 
 # Rows a thread takes at a time; 32 was the best of 4 to 64 for LayerNorm of 1024 rows by
 # two cores of an AMD EPYC (Zen 5), 4 shares out few rows.
@@ -38,16 +38,15 @@ def fits(nest: Nest) -> bool:
     return has_rows(nest) and in_order(nest, len(nest.extents) - 1)
 
 
-def on_cpu(
-    nest: Nest, machine: Machine, *, aligned: bool, likely: bool, refuse: Refuse
-) -> Iterator[Schedule]:
+def on_cpu(nest: Nest, machine: Machine, sought: Sought) -> Iterator[Schedule]:
     """Yield the legal schedules of a CPU.
 
     Those `likely` to be best take variances in one pass, and many rows by all cores.
     """
     stores: dict[int, list[tuple[bool, int]]] = {}
+    likely = sought.likely
     for hints in _hints(nest, likely=likely):
-        for rows, unroll in _shapes(nest, machine, hints, refuse):
+        for rows, unroll in _shapes(nest, machine, hints, sought.refuse):
             for turns, place in _sharing(nest, machine, likely=likely):
                 sharing = -(-turns // rows), place
                 cuts = cpu_cuts(nest, machine, (rows, unroll), sharing)
@@ -55,7 +54,7 @@ def on_cpu(
                     yield Schedule(cuts, False, 0, 0, *hints)
                     continue
                 if rows not in stores:
-                    stores[rows] = _stores(nest, cuts, aligned=aligned)
+                    stores[rows] = _stores(nest, cuts, aligned=sought.aligned)
                 for streaming, prefetch in stores[rows]:
                     yield Schedule(cuts, streaming, prefetch, 0, *hints)
 

@@ -12,7 +12,7 @@ from steelyard_kernels.nest.axes import NAMES, Nest
 from steelyard_kernels.schedule.gpu import VECTOR_BYTES, Gpu
 from steelyard_kernels.schedule.legality import problem, stores_aligned
 from steelyard_kernels.schedule.model import LINE, Machine, traffic
-from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
+from steelyard_kernels.schedule.schedule import Cut, Place, Schedule, Sought
 from steelyard_kernels.schedule.transposition import Tile, cuts_of, joins, transposed_of
 
 SIDES: Final = (128, 256)  # bytes of a tile's rows and columns
@@ -36,7 +36,7 @@ MOST_LANES: Final = 64
 SMALL_LANES: Final = 32
 
 
-def on_cpu(nest: Nest, machine: Machine, *, aligned: bool) -> Iterator[Schedule]:
+def on_cpu(nest: Nest, machine: Machine, sought: Sought) -> Iterator[Schedule]:
     """Yield the legal schedules of a CPU: squares of a cache line each way.
 
     Only whole lines go round the caches: of 4100 x 4104 float32, whose rows begin at
@@ -68,11 +68,11 @@ def on_cpu(nest: Nest, machine: Machine, *, aligned: bool) -> Iterator[Schedule]
         whole = stores_aligned(nest, schedule) == LINE
         for streaming in (True, False) if whole else (False,):
             schedule = replace(schedule, streaming=streaming)
-            if not problem(nest, schedule, "cpu", aligned=aligned):
+            if not problem(nest, schedule, "cpu", aligned=sought.aligned):
                 yield schedule
 
 
-def on_gpu(nest: Nest, gpu: Gpu, *, aligned: bool) -> Iterator[Schedule]:
+def on_gpu(nest: Nest, gpu: Gpu, sought: Sought) -> Iterator[Schedule]:
     """Yield the legal schedules of a GPU, with the widest vectors along both axes."""
     of = transposed_of(nest)
     if of is None:
@@ -92,7 +92,7 @@ def on_gpu(nest: Nest, gpu: Gpu, *, aligned: bool) -> Iterator[Schedule]:
             )
             if tile.rows % (lanes * tile.down) == 0:
                 schedule = Schedule(cuts_of(nest, of, tile), keep=Place.SHARED)
-                if not problem(nest, schedule, "cuda", aligned=aligned):
+                if not problem(nest, schedule, "cuda", aligned=sought.aligned):
                     found.append(schedule)
         if found:
             yield from [s for s in found if gpu.blocks_resident(s.threads, 0)]
