@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
+from steelyard_device.cpu import Function
 from steelyard_device.errors import CompileError
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
@@ -15,7 +16,6 @@ from steelyard_kernels.schedule.parameters import Slot
 from steelyard_kernels.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from steelyard_device.cpu import Function
     from steelyard_device.cubin import Resources
 
 

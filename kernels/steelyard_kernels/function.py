@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from steelyard_device.dispatch import Record
 from steelyard_device.timings import listening, span
 from steelyard_kernels import dtypes
 from steelyard_kernels.artifact import Artifact, Failure
@@ -44,7 +45,6 @@ from steelyard_kernels.targets import CPU, device, parse
 from steelyard_kernels.trace import Signature, Spec, inlined, signature, trace
 
 if TYPE_CHECKING:
-    from steelyard_device.dispatch import Record
     from steelyard_kernels.building.facts import TargetBuild
     from steelyard_kernels.calling.cuda_bind import CudaKernel, CudaSeries, Packed
     from steelyard_kernels.calling.cuda_calls import Calls, Remembered

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.expression.expr import Program
+from steelyard_kernels.function import KernelFunction
 from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import CPU
 
 if TYPE_CHECKING:
     from steelyard_kernels.building.facts import TargetBuild
-    from steelyard_kernels.function import KernelFunction
     from steelyard_kernels.library.examples import Spec
 
 _OUTPUT: Final = re.compile(r"out\d*")

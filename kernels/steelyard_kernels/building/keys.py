@@ -10,16 +10,14 @@ from functools import cache
 from hashlib import blake2b
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from steelyard_kernels.artifact import digest
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.structure import described
+from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import Target
 from steelyard_kernels.toolchains import toolchain
-
-if TYPE_CHECKING:
-    from steelyard_kernels.schedule.schedule import Schedule
 
 SCHEMA: Final = 4
 

@@ -6,12 +6,12 @@ import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard_device import cpu, memory
+from steelyard_device import cpu, cuda, memory
 from steelyard_device.dispatch_launch import SMALL
 from steelyard_device.errors import DeviceError
 from steelyard_kernels import dtypes
@@ -23,9 +23,6 @@ from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Output
 from steelyard_kernels.trace import ScalarParameter, Signature, check_size
-
-if TYPE_CHECKING:
-    from steelyard_device import cuda
 
 Array: TypeAlias = NDArray[Any]
 Result: TypeAlias = "Array | tuple[Array, ...] | dict[str, Array] | None"

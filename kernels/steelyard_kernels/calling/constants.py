@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from steelyard_kernels.calling import bind as binding
+from steelyard_kernels.calling.cpu_bind import CpuKernel
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.plan.constants import Split, split
 from steelyard_kernels.targets import CPU, device, parse
 
 if TYPE_CHECKING:
-    from steelyard_kernels.calling.cpu_bind import CpuKernel
     from steelyard_kernels.calling.cuda_arrays import Placed
     from steelyard_kernels.calling.cuda_bind import CudaKernel, CudaSeries
 

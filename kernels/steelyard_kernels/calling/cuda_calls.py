@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import or_
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from steelyard_device import cuda
 from steelyard_kernels.artifact import Artifact, Failure
@@ -35,11 +35,9 @@ from steelyard_kernels.calling.cuda_bind import (
 from steelyard_kernels.calling.cuda_packing import Caller
 from steelyard_kernels.calling.cuda_strides import OnGpu
 from steelyard_kernels.schedule.gpu import VECTOR_BYTES
+from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import CUDA
 from steelyard_kernels.trace import Signature
-
-if TYPE_CHECKING:
-    from steelyard_kernels.schedule.schedule import Schedule
 
 REMEMBERED: Final = 1024
 """Calls whose packed launches are kept at most: half a megabyte of small objects."""

@@ -8,7 +8,7 @@ compiler's messages name it. To be compiled with -fmad=false: the IR says what i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from steelyard_kernels.dtypes import HALVES
 from steelyard_kernels.emit import ENTRY, cuda_memory, cuda_tiles
@@ -27,7 +27,9 @@ from steelyard_kernels.ir.loops import (
     Kernel,
     Let,
     Load,
+    Operand,
     Parallel,
+    Parameter,
     Statement,
     Store,
     Tensor,
@@ -35,11 +37,6 @@ from steelyard_kernels.ir.loops import (
     methods,
     shared_places,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from steelyard_kernels.ir.loops import Operand, Parameter
 
 MOST_REGISTERS = 255  # a thread can have: no bound at all
 TENSOR = "const __grid_constant__ Tensor"

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from steelyard_kernels.emit import cuda_tiles, cuda_warps
 from steelyard_kernels.emit.cuda_values import Values
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.ir.loops import Buffer, Const, Effect, Multiply, Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.ir.loops import Buffer, Const, Effect, Multiply, Operand, Tensor
 
 COPY_BYTES = {4: "ca", 8: "ca", 16: "cg"}  # of cp.async; 16 may go round the L1
 

@@ -11,13 +11,11 @@ once, to what the float32 sum rounds to: see `expression.halves`.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Sequence
+from typing import Final
 
 from steelyard_kernels.emit import cuda_handing, cuda_tiles, cuda_warps
 from steelyard_kernels.emit.cuda_text import OF_HALVES
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
 
 _HALF: Final = {
     "f16_low": """float f16_low(unsigned pair) {

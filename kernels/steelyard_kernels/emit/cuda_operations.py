@@ -22,11 +22,13 @@ memory a thread.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from steelyard_kernels.dtypes import (
     HALVES,
+    DType,
     bool_,
     float32,
     float64,
@@ -41,11 +43,6 @@ from steelyard_kernels.emit.cuda_text import SHORT, is_packed, parts, scalar
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.ir.loops import Type
 from steelyard_kernels.ops import OPERATIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from steelyard_kernels.dtypes import DType
 
 INSIDE: Final = {  # shifts by a constant that leaves bits
     "inside_bitwise_left_shift": "({t})(({w}){a} << {b})",
@@ -69,7 +66,7 @@ BITS: Final = frozenset(  # take halves as they are; all else takes float32 twin
 )
 
 
-Names: TypeAlias = "Sequence[str]"  # of one argument: a placeholder a lane or part
+Names: TypeAlias = Sequence[str]  # of one argument: a placeholder a lane or part
 
 
 class _Call(NamedTuple):

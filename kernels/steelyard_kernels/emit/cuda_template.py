@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from steelyard_kernels.dtypes import HALVES, float32
 from steelyard_kernels.emit.cuda_helpers import HELPERS
 from steelyard_kernels.emit.cuda_text import SHORT, parts, register
 from steelyard_kernels.ir.loops import Type, typed
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 CALL: Final = re.compile(r"\w+(?=\()")  # in a line: what it calls
 

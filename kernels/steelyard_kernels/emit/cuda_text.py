@@ -14,10 +14,11 @@ import math
 import re
 from ctypes import c_float
 from functools import cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from steelyard_kernels.dtypes import (
     HALVES,
+    DType,
     bfloat16,
     bits,
     bool_,
@@ -26,12 +27,8 @@ from steelyard_kernels.dtypes import (
 )
 from steelyard_kernels.emit import cuda_tiles
 from steelyard_kernels.expression.rounding import round_constant
-from steelyard_kernels.ir.loops import Const, Type, Var
+from steelyard_kernels.ir.loops import Const, Operand, Type, Var
 from steelyard_kernels.ops import OPERATIONS
-
-if TYPE_CHECKING:
-    from steelyard_kernels.dtypes import DType
-    from steelyard_kernels.ir.loops import Operand
 
 SHORT: Final = {float16: "f16", bfloat16: "bf16"}  # in a helper's name
 KEYWORDS: Final = frozenset(

@@ -6,20 +6,14 @@ float32 the twin that arithmetic on it takes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from steelyard_kernels.dtypes import HALVES
 from steelyard_kernels.emit.cuda_operations import BITS, template
-from steelyard_kernels.emit.cuda_template import copy, widen
-from steelyard_kernels.emit.cuda_text import Writer, is_packed, register, widened
-from steelyard_kernels.ir.loops import Const, Let, Var
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from steelyard_kernels.emit.cuda_template import Template
-    from steelyard_kernels.emit.cuda_text import Ref
-    from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.emit.cuda_template import Template, copy, widen
+from steelyard_kernels.emit.cuda_text import Ref, Writer, is_packed, register, widened
+from steelyard_kernels.ir.loops import Const, Let, Operand, Var
 
 INDEX_OPS: Final = frozenset(
     {"add", "subtract", "multiply"}

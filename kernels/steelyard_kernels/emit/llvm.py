@@ -7,8 +7,9 @@ the count of chunks already taken.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from steelyard_device.llvm import Host
 from steelyard_kernels.dtypes import bool_
 from steelyard_kernels.emit.llvm_copies import function
 from steelyard_kernels.emit.llvm_operations import expression, known_mask, scales
@@ -33,6 +34,7 @@ from steelyard_kernels.ir.loops import (
     Kernel,
     Let,
     Load,
+    Operand,
     Parallel,
     Prefetch,
     Statement,
@@ -43,12 +45,6 @@ from steelyard_kernels.ir.loops import (
     methods,
     typed,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from steelyard_device.llvm import Host
-    from steelyard_kernels.ir.loops import Operand
 
 STREAMING = ", !nontemporal !0"
 SELDOM = '!7 = !{!"branch_weights", i32 1, i32 1048575}'

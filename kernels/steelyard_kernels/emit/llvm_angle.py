@@ -9,16 +9,12 @@ than 60 count. Off by 0.5001 ulp at most on 2000 angles of all sizes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from steelyard_kernels.dtypes import float32
-from steelyard_kernels.emit.llvm_text import mangle, register, spell
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from steelyard_kernels.emit.llvm_text import Writer
-    from steelyard_kernels.ir.loops import Type
+from steelyard_kernels.emit.llvm_text import Writer, mangle, register, spell
+from steelyard_kernels.ir.loops import Type
 
 DIGITS: Final = 1192  # of 2 / pi, as many as the largest float64 needs
 TWO_OVER_PI: Final = int(

@@ -12,16 +12,16 @@ bound, where NumPy leaves both undefined.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from steelyard_kernels.dtypes import (
     HALVES,
+    DType,
     bool_,
     float16,
     float32,
     float64,
 )
 from steelyard_kernels.emit.llvm_text import (
+    Writer,
     everywhere,
     mangle,
     register,
@@ -29,10 +29,6 @@ from steelyard_kernels.emit.llvm_text import (
     spell,
 )
 from steelyard_kernels.ir.loops import Type, typed
-
-if TYPE_CHECKING:
-    from steelyard_kernels.dtypes import DType
-    from steelyard_kernels.emit.llvm_text import Writer
 
 STICKY_BITS = 11  # of an int64 beyond float64's 53
 

@@ -7,12 +7,14 @@ Figueroa, "When is double rounding innocuous?", 1995).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
-from steelyard_kernels.dtypes import HALVES, float32
+from steelyard_kernels.dtypes import HALVES, DType, float32
 from steelyard_kernels.emit import llvm_angle, llvm_convert
 from steelyard_kernels.emit.llvm_text import (
+    Writer,
     everywhere,
     mangle,
     register,
@@ -22,15 +24,9 @@ from steelyard_kernels.emit.llvm_text import (
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.ir.loops import Type, typed
 from steelyard_kernels.ops import OPERATIONS
+from steelyard_kernels.ops.row import Op
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from steelyard_kernels.dtypes import DType
-    from steelyard_kernels.emit.llvm_text import Writer
-    from steelyard_kernels.ops.row import Op
-
-    Shape = Callable[[Writer, list[str], Type, Type], str]
+Shape: TypeAlias = Callable[[Writer, list[str], Type, Type], str]
 
 MOST_BITS = 512  # of a vector
 PART_BYTES = 16  # of a vector, within which lanes change places in one instruction

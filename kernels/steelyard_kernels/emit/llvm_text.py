@@ -10,15 +10,11 @@ from __future__ import annotations
 import struct
 from ctypes import c_float
 from functools import cache
-from typing import TYPE_CHECKING
 
-from steelyard_kernels.dtypes import bits, bool_, float32, float64
+from steelyard_device.llvm import Host
+from steelyard_kernels.dtypes import DType, bits, bool_, float32, float64
 from steelyard_kernels.errors import Unsupported
-
-if TYPE_CHECKING:
-    from steelyard_device.llvm import Host
-    from steelyard_kernels.dtypes import DType
-    from steelyard_kernels.ir.loops import Const, Type
+from steelyard_kernels.ir.loops import Const, Type
 
 SUFFIX = {"float": "f32", "double": "f64"}  # in an intrinsic's name; i32 is i32
 

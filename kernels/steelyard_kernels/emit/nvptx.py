@@ -10,12 +10,14 @@ builds it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
+from steelyard_device.llvm import Host
 from steelyard_kernels.dtypes import HALVES, bool_, float32, float64
 from steelyard_kernels.emit import llvm_convert
 from steelyard_kernels.emit.llvm import Emitter, ascii_only, ref
-from steelyard_kernels.emit.llvm_text import memory, register
+from steelyard_kernels.emit.llvm_text import Writer, memory, register
 from steelyard_kernels.emit.unrolled import is_spelled_out, spelled_out
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.ir.loops import (
@@ -26,18 +28,12 @@ from steelyard_kernels.ir.loops import (
     For,
     Kernel,
     Let,
+    Operand,
     Parallel,
     Type,
     Var,
     typed,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from steelyard_device.llvm import Host
-    from steelyard_kernels.emit.llvm_text import Writer
-    from steelyard_kernels.ir.loops import Operand
 
 TRIPLE: Final = "nvptx64-nvidia-cuda"
 ADDRESSES: Final = {

@@ -6,8 +6,9 @@ its place in a register buffer is a constant, as LLVM needs to put it in registe
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.ir.builder import FOLDED
@@ -19,15 +20,11 @@ from steelyard_kernels.ir.loops import (
     If,
     Let,
     Load,
+    Operand,
     Statement,
     Store,
     Var,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from steelyard_kernels.ir.loops import Operand
 
 
 def is_spelled_out(node: For) -> bool:

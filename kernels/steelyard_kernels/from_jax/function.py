@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from steelyard_device import install
+from steelyard_kernels.calling.cpu_bind import CpuKernel
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.from_jax import names
 from steelyard_kernels.from_jax.memory import specification
@@ -16,7 +17,6 @@ from steelyard_kernels.imported import ImportedKernel
 from steelyard_kernels.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from steelyard_kernels.calling.cpu_bind import CpuKernel
     from steelyard_kernels.calling.cuda_bind import CudaKernel, CudaSeries
     from steelyard_kernels.library.examples import Spec
 

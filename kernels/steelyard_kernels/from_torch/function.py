@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard_device import install
 from steelyard_kernels.calling.bind import on_gpu
+from steelyard_kernels.calling.cpu_bind import CpuKernel
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.from_torch.arguments import (
     Structure,
@@ -23,7 +24,6 @@ from steelyard_kernels.imported import ImportedKernel, identifier
 from steelyard_kernels.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from steelyard_kernels.calling.cpu_bind import CpuKernel
     from steelyard_kernels.calling.cuda_bind import CudaKernel, CudaSeries
 
 

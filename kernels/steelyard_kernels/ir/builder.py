@@ -15,8 +15,9 @@ Python integers stand for int64 constants wherever an index is expected.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import Self, TypeAlias
 
 from steelyard_kernels.dtypes import DType, bool_, int64
 from steelyard_kernels.errors import CompilerBug
@@ -44,9 +45,6 @@ from steelyard_kernels.ir.loops import (
     typed,
 )
 from steelyard_kernels.ir.operations import operation
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 Index: TypeAlias = Operand | int
 FOLDED: dict[str, Callable[[float, float], float]] = {

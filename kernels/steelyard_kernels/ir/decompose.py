@@ -5,16 +5,11 @@ So are casts from and to float8, which no emitter spells.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from steelyard_kernels.dtypes import HALVES, STORED, float32
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.functions import exp_log, float8
-from steelyard_kernels.ir.loops import Let
+from steelyard_kernels.ir.loops import Let, Statement
 from steelyard_kernels.ops import OPERATIONS
-
-if TYPE_CHECKING:
-    from steelyard_kernels.ir.loops import Statement
 
 
 def decomposed(node: Let, target: str, scope: str) -> list[Statement] | None:

@@ -5,17 +5,13 @@ They have no result; arguments may be buffers and tensors.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from steelyard_kernels.dtypes import float32, int32, int64
+from steelyard_kernels.dtypes import DType, float32, int32, int64
 from steelyard_kernels.ir.loops import Buffer, Tensor, Type, typed
 from steelyard_kernels.ir.operations import CUDA, is_index
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from steelyard_kernels.dtypes import DType
 
 Kinds: TypeAlias = tuple[Type | Buffer | Tensor, ...]
 

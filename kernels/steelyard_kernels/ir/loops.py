@@ -33,14 +33,12 @@ The table OPERATIONS is in `operations`, the short way to make statements in
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
+from typing import Any, Final, TypeAlias, get_args
 
 from steelyard_kernels.dtypes import DType, bool_, int64
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 SPACES = ("global", "shared", "stack", "register")
 ACCESSES = ("in", "out", "inout")

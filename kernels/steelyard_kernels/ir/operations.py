@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from steelyard_kernels.dtypes import (
     HALVES,
@@ -15,12 +16,7 @@ from steelyard_kernels.dtypes import (
 )
 from steelyard_kernels.ir.loops import Type, typed
 from steelyard_kernels.ops import OPERATIONS
-from steelyard_kernels.ops.row import SAME_WIDTH
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from steelyard_kernels.ops.row import Op
+from steelyard_kernels.ops.row import SAME_WIDTH, Op
 
 Types: TypeAlias = tuple[Type, ...]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from collections.abc import Iterator, Sequence
+from typing import assert_never
 
 from steelyard_kernels.ir.loops import (
     Alloc,
@@ -27,9 +28,6 @@ from steelyard_kernels.ir.loops import (
     Tile,
     Var,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 def text(kernel: Kernel) -> str:

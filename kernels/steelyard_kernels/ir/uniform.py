@@ -8,7 +8,7 @@ index or mask varies, or one from memory of this thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from steelyard_kernels.ir.loops import (
     Effect,
@@ -22,9 +22,6 @@ from steelyard_kernels.ir.loops import (
     Statement,
     Var,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 VARYING = frozenset({"thread", "shuffle_xor", "shuffle_down", "shuffle", "any_warp"})
 BARRIERS = frozenset({"barrier", "any_block"})

@@ -7,7 +7,8 @@ the sentence.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
 
 from steelyard_kernels.dtypes import ALL, TENSOR, bool_, float32, int32
 from steelyard_kernels.errors import CompilerBug, Unsupported
@@ -45,9 +46,6 @@ from steelyard_kernels.ir.loops import (
 from steelyard_kernels.ir.operations import operation
 from steelyard_kernels.ir.printing import statement_text
 from steelyard_kernels.ir.uniform import divergent_barriers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 RULES = {
     "once": "a name is defined once in the whole kernel",

@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.expression.indices import Index as Offset
@@ -25,11 +25,9 @@ from steelyard_kernels.nest.keep import Kept, Stack, planner
 from steelyard_kernels.nest.offsets import At
 from steelyard_kernels.nest.values import NOTHING, Values
 from steelyard_kernels.schedule.model import LINE
+from steelyard_kernels.schedule.parameters import Arguments
 from steelyard_kernels.schedule.schedule import Place, Schedule
 from steelyard_kernels.schedule.tile import Carried, tile_constant
-
-if TYPE_CHECKING:
-    from steelyard_kernels.schedule.parameters import Arguments
 
 AHEAD: Final = 4
 """Turns of a loop over part of its indices whose loads are on their way at once."""

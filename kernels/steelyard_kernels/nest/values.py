@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.expression.expr import (
@@ -29,12 +29,10 @@ from steelyard_kernels.nest.keep import Stack, Walk
 from steelyard_kernels.nest.offsets import At, Loops, Open
 from steelyard_kernels.nest.reads import reads_of
 from steelyard_kernels.nest.sorts import Sharing
+from steelyard_kernels.schedule.parameters import Arguments
 from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.schedule.values import lower as lower_node
 from steelyard_kernels.schedule.warp import prefix_of_lanes
-
-if TYPE_CHECKING:
-    from steelyard_kernels.schedule.parameters import Arguments
 
 NOTHING: Final = Walk(())
 

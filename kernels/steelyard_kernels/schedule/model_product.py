@@ -11,9 +11,11 @@ the rate of such instructions, and a warp's wait for what it reads.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from steelyard_kernels.expression.expr import Apply
+from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.contraction import HALF, LINE, UNIT, product_of
 from steelyard_kernels.schedule.gpu import SIDES, WARP, Gpu
@@ -24,12 +26,7 @@ from steelyard_kernels.schedule.product_tiling import (
     registers,
     tiling_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from steelyard_kernels.nest.axes import Nest
-    from steelyard_kernels.schedule.schedule import Schedule
+from steelyard_kernels.schedule.schedule import Schedule
 
 CLOCK: Final = 1.9  # cycles a nanosecond
 RAMP_NS: Final = 1211.0

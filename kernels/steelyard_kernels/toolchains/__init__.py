@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
+from steelyard_device.errors import DeviceError
+from steelyard_kernels.artifact import Code
+from steelyard_kernels.ir.loops import Kernel
 from steelyard_kernels.targets import CPU, CUDA, NVPTX, Target
 from steelyard_kernels.toolchains import cpu, cuda, nvptx
 from steelyard_kernels.toolchains.costs import Costs
-
-if TYPE_CHECKING:
-    from steelyard_device.errors import DeviceError
-    from steelyard_kernels.artifact import Code
-    from steelyard_kernels.ir.loops import Kernel
 
 
 class Toolchain(Protocol):

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from steelyard_device.errors import DeviceError
+from steelyard_device.nvrtc import Compiled
 from steelyard_kernels.artifact import Code, Times
 from steelyard_kernels.errors import CompilerBug
+from steelyard_kernels.targets import Target
 
 if TYPE_CHECKING:
     from steelyard_device.cubin import Resources
-    from steelyard_device.nvrtc import Compiled
-    from steelyard_kernels.targets import Target
 
 
 def one_by_one(

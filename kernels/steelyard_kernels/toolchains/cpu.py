@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from steelyard_device import timings
+from steelyard_device.errors import DeviceError
 from steelyard_kernels.artifact import Code, digest
 from steelyard_kernels.emit import ENTRY
+from steelyard_kernels.ir.loops import Kernel
+from steelyard_kernels.targets import Target
 from steelyard_kernels.toolchains import codes
 from steelyard_kernels.toolchains.costs import Costs
 from steelyard_kernels.toolchains.listing import given
-
-if TYPE_CHECKING:
-    from steelyard_device.errors import DeviceError
-    from steelyard_kernels.ir.loops import Kernel
-    from steelyard_kernels.targets import Target
 
 COSTS: Final = Costs(program=0.001, character=3e-7, kernel=0.002)
 """A program is a message: each candidate is compiled alone."""

@@ -6,21 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from steelyard_device import timings
+from steelyard_device.errors import DeviceError
+from steelyard_device.nvrtc import Compiled, NVRTCError
 from steelyard_device.timings import listening, span
 from steelyard_kernels.artifact import Code
 from steelyard_kernels.emit import ENTRY
+from steelyard_kernels.ir.loops import Kernel
+from steelyard_kernels.targets import Target
 from steelyard_kernels.toolchains import codes
 from steelyard_kernels.toolchains.costs import Costs
 from steelyard_kernels.toolchains.listing import disassembled, given
-
-if TYPE_CHECKING:
-    from steelyard_device.errors import DeviceError
-    from steelyard_device.nvrtc import Compiled, NVRTCError
-    from steelyard_kernels.ir.loops import Kernel
-    from steelyard_kernels.targets import Target
 
 
 def ptx(text: str, target: Target) -> str:

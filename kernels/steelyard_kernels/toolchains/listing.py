@@ -6,12 +6,9 @@ import importlib.util
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
 
 from steelyard_kernels.errors import KernelError
-
-if TYPE_CHECKING:
-    from steelyard_kernels.targets import Target
+from steelyard_kernels.targets import Target
 
 
 def given(text: str, _target: Target) -> str:

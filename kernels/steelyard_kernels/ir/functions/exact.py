@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from steelyard_kernels.dtypes import float32, int32
-from steelyard_kernels.ir.functions.floats import Floats
-from steelyard_kernels.ir.loops import Const
-
-if TYPE_CHECKING:
-    from steelyard_kernels.ir.functions.floats import Statements
-    from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.ir.functions.floats import Floats, Statements
+from steelyard_kernels.ir.loops import Const, Operand
 
 
 def _like(x: Operand, value: float) -> Const:

@@ -15,14 +15,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from steelyard_kernels.dtypes import float32, float64
-from steelyard_kernels.ir.functions.floats import Floats
-
-if TYPE_CHECKING:
-    from steelyard_kernels.ir.functions.floats import Statements
-    from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.ir.functions.floats import Floats, Statements
+from steelyard_kernels.ir.loops import Operand
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,9 @@ The formats are those of ml_dtypes: `e4m3fn` has no infinity and one NaN of each
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from steelyard_kernels.dtypes import (
     STORED,
+    DType,
     bits,
     float8_e4m3fn,
     float32,
@@ -17,13 +16,8 @@ from steelyard_kernels.dtypes import (
     int32,
     uint8,
 )
-from steelyard_kernels.ir.functions.floats import Floats
-from steelyard_kernels.ir.loops import Const, typed
-
-if TYPE_CHECKING:
-    from steelyard_kernels.dtypes import DType
-    from steelyard_kernels.ir.functions.floats import Statements
-    from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.ir.functions.floats import Floats, Statements
+from steelyard_kernels.ir.loops import Const, Operand, typed
 
 BIAS = {8: 127, 5: 15, 4: 7}  # of an exponent by its bits
 

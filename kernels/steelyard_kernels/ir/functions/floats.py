@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from steelyard_kernels.dtypes import float32, int32, int64
+from steelyard_kernels.dtypes import DType, float32, int32, int64
 from steelyard_kernels.ir.loops import Const, Operand, typed
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from steelyard_kernels.dtypes import DType
 
 
 class Statements(Protocol):

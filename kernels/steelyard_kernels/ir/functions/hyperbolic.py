@@ -11,7 +11,6 @@ the function is odd.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from steelyard_kernels.dtypes import float32
 from steelyard_kernels.ir.functions import exp_log
@@ -24,11 +23,8 @@ from steelyard_kernels.ir.functions.exp_log import (
     reduced,
     taken_apart,
 )
-from steelyard_kernels.ir.functions.floats import Floats
-
-if TYPE_CHECKING:
-    from steelyard_kernels.ir.functions.floats import Statements
-    from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.ir.functions.floats import Floats, Statements
+from steelyard_kernels.ir.loops import Operand
 
 
 def sigmoid(b: Statements, x: Operand) -> Operand:

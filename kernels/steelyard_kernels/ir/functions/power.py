@@ -8,7 +8,6 @@ are those of IEEE 754-2019, 9.2.1 (`pow`).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from steelyard_kernels.dtypes import float32, float64
 from steelyard_kernels.ir.functions import exact
@@ -21,11 +20,8 @@ from steelyard_kernels.ir.functions.exp_log import (
     log_near_one,
     parts,
 )
-from steelyard_kernels.ir.functions.floats import Floats
-
-if TYPE_CHECKING:
-    from steelyard_kernels.ir.functions.floats import Statements
-    from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.ir.functions.floats import Floats, Statements
+from steelyard_kernels.ir.loops import Operand
 
 
 def log2(b: Statements, x: Operand) -> Operand:

@@ -14,15 +14,12 @@ atanf.c): an argument above tan(3 pi / 8) is turned by pi / 2, one above tan(pi 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from steelyard_kernels.dtypes import float32, float64
 from steelyard_kernels.ir.functions.exp_log import magic
-from steelyard_kernels.ir.functions.floats import Floats
-
-if TYPE_CHECKING:
-    from steelyard_kernels.ir.functions.floats import Statements
-    from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.ir.functions.floats import Floats, Statements
+from steelyard_kernels.ir.loops import Operand
 
 PI: Final = {  # and what its rounding left
     float32: (float.fromhex("0x1.921fb6p+1"), -8.742278000372485e-08),
