@@ -1,6 +1,6 @@
 """The effects of the loop IR: barriers, copies and what blocks tell each other.
 
-They have no result; arguments may be buffers and tensors.
+Only GPUs have them. They have no result; arguments may be buffers and tensors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from steelyard_kernels.dtypes import DType, float32, int32, int64
 from steelyard_kernels.ir.loops import Buffer, Tensor, Type, typed
-from steelyard_kernels.ir.operations import CUDA, is_index
+from steelyard_kernels.ir.operations import is_index
 
 Kinds: TypeAlias = tuple[Type | Buffer | Tensor, ...]
 
@@ -22,15 +22,6 @@ class EffectRule:
 
     sentence: str
     holds: Callable[[Kinds], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class EffectOperation:
-    """A row of the table of effects."""
-
-    arity: int
-    rule: EffectRule
-    targets: frozenset[str]
 
 
 AHEAD: Final = 1
@@ -148,42 +139,40 @@ SUMS = EffectRule(
 HELD = EffectRule("takes a buffer in registers", lambda args: _is_register(args[0]))
 WAIT = EffectRule("takes a number", lambda a: is_index(a[0]))
 
-EFFECTS: dict[str, EffectOperation] = {
-    "barrier": EffectOperation(0, BARRIER, CUDA),
-    "warp_barrier": EffectOperation(0, BARRIER, CUDA),  # of 32 threads
-    "copy_async": EffectOperation(6, COPY, CUDA),
-    "copy_commit": EffectOperation(0, BARRIER, CUDA),  # those before are one group
-    "copy_wait": EffectOperation(1, WAIT, CUDA),  # until so many groups are under way
+EFFECTS: dict[str, tuple[int, EffectRule]] = {  # how many arguments, and which
+    "barrier": (0, BARRIER),
+    "warp_barrier": (0, BARRIER),  # of 32 threads
+    "copy_async": (6, COPY),
+    "copy_commit": (0, BARRIER),  # those before are one group
+    "copy_wait": (1, WAIT),  # until so many groups are under way
     # Barriers in shared memory that count threads' arrivals and copies' bytes, by
     # phases of two parities; PTX ISA, "mbarrier".
-    "mbarrier_init": EffectOperation(3, MBARRIER, CUDA),  # (barrier, index, arrivals)
-    "mbarrier_publish": EffectOperation(0, BARRIER, CUDA),  # to the cluster and copies
-    "mbarrier_expect": EffectOperation(3, MBARRIER, CUDA),  # so many bytes; arrives too
-    "mbarrier_arrive": EffectOperation(2, MBARRIER, CUDA),
-    "mbarrier_arrive_far": EffectOperation(3, MBARRIER, CUDA),  # of a block, by rank
-    "mbarrier_wait": EffectOperation(3, MBARRIER, CUDA),  # for a phase, by its parity
-    "mbarrier_wait_far": EffectOperation(3, MBARRIER, CUDA),  # other blocks wrote to us
-    "cluster_arrive": EffectOperation(0, BARRIER, CUDA),  # of all blocks of a cluster
-    "cluster_wait": EffectOperation(0, BARRIER, CUDA),
-    "async_publish": EffectOperation(
-        0, BARRIER, CUDA
-    ),  # stores, to copies and products
-    "tensor_prefetch": EffectOperation(1, TENSOR, CUDA),  # of what describes it
+    "mbarrier_init": (3, MBARRIER),  # (barrier, index, arrivals)
+    "mbarrier_publish": (0, BARRIER),  # to the cluster and copies
+    "mbarrier_expect": (3, MBARRIER),  # so many bytes; arrives too
+    "mbarrier_arrive": (2, MBARRIER),
+    "mbarrier_arrive_far": (3, MBARRIER),  # of a block, by rank
+    "mbarrier_wait": (3, MBARRIER),  # for a phase, by its parity
+    "mbarrier_wait_far": (3, MBARRIER),  # other blocks wrote to us
+    "cluster_arrive": (0, BARRIER),  # of all blocks of a cluster
+    "cluster_wait": (0, BARRIER),
+    "async_publish": (0, BARRIER),  # stores, to copies and products
+    "tensor_prefetch": (1, TENSOR),  # of what describes it
     # Of tensors of two axes and of more.
-    **{f"tensor_copy_{n}": EffectOperation(5 + n, TENSOR_COPY, CUDA) for n in AXES},
-    **{f"tensor_share_{n}": EffectOperation(6 + n, TENSOR_SHARE, CUDA) for n in AXES},
-    "store_far": EffectOperation(6, STORE_FAR, CUDA),
-    "store_far_one": EffectOperation(6, STORE_FAR_ONE, CUDA),
+    **{f"tensor_copy_{n}": (5 + n, TENSOR_COPY) for n in AXES},
+    **{f"tensor_share_{n}": (6 + n, TENSOR_SHARE) for n in AXES},
+    "store_far": (6, STORE_FAR),
+    "store_far_one": (6, STORE_FAR_ONE),
     # Between the blocks of a launch, by words of memory: see `schedule.handing`.
-    "take_turn": EffectOperation(4, TURN, CUDA),
-    "hand_over": EffectOperation(3, HAND, CUDA),
-    "take_over": EffectOperation(5, TAKE, CUDA),
+    "take_turn": (4, TURN),
+    "hand_over": (3, HAND),
+    "take_over": (5, TAKE),
     # A warpgroup's threads take as many registers as that, which others left.
-    "registers_take": EffectOperation(1, WAIT, CUDA),
-    "registers_leave": EffectOperation(1, WAIT, CUDA),
-    "mma_begin": EffectOperation(0, BARRIER, CUDA),  # before multiplications
-    "mma_commit": EffectOperation(0, BARRIER, CUDA),  # those before are one group
-    "mma_wait": EffectOperation(2, SUMS, CUDA),  # until so many groups are under way
-    "mma_done": EffectOperation(2, SUMS, CUDA),  # the same, and these sums are there
-    "computed": EffectOperation(1, HELD, CUDA),  # before what waits behind it
+    "registers_take": (1, WAIT),
+    "registers_leave": (1, WAIT),
+    "mma_begin": (0, BARRIER),  # before multiplications
+    "mma_commit": (0, BARRIER),  # those before are one group
+    "mma_wait": (2, SUMS),  # until so many groups are under way
+    "mma_done": (2, SUMS),  # the same, and these sums are there
+    "computed": (1, HELD),  # before what waits behind it
 }

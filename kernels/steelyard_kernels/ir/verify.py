@@ -253,8 +253,9 @@ class _Verifier:
         row = EFFECTS.get(node.op)
         if row is None:
             _broken(RULES["known"], node)
-        self.require(len(node.args) == row.arity, "arity", node)
-        if self.target not in row.targets:
+        arity, rule = row
+        self.require(len(node.args) == arity, "arity", node)
+        if self.target != "cuda":
             _unsupported(node.op, self.target)
         for arg in node.args:
             if isinstance(arg, Buffer):
@@ -266,8 +267,8 @@ class _Verifier:
         kinds = tuple(
             a if isinstance(a, Buffer | Tensor) else a.type for a in node.args
         )
-        if not row.rule.holds(kinds):
-            _broken(f"{node.op}: {row.rule.sentence}", node)
+        if not rule.holds(kinds):
+            _broken(f"{node.op}: {rule.sentence}", node)
 
     def multiply(self, node: Multiply) -> None:
         if self.target != "cuda":
