@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from steelyard_kernels.expression.expr import (
     Along,
@@ -18,7 +18,6 @@ from steelyard_kernels.expression.expr import (
     Dot,
     Gather,
     Handed,
-    Input,
     Loop,
     Merge,
     Node,
@@ -95,52 +94,11 @@ class Again:
                 new = self.rule(self.graph, node, self.made)
                 self.made[node.number] = self._node(node) if new is None else new
 
-    def _node(self, node: Node) -> Node:  # noqa: C901, PLR0912 - one case a production
-        graph, args = self.graph, [self.made[arg.number] for arg in operands(node)]
-        match node:
-            case Scalar():
-                return graph.scalar(node.name, node.dtype)
-            case Constant():
-                return graph.constant(node.value, node.dtype)
-            case Apply():
-                return graph.apply(node.op, *args)
-            case Cast():
-                return graph.cast(args[0], node.dtype)
-            case Broadcast():
-                return graph.broadcast(args[0], node.shape)
-            case Reduce():
-                return graph.reduce(node.op, args[0], node.axes, keepdims=node.keepdims)
-            case View():
-                return graph.view(args[0], node.index, node.shape)
-            case Gather():
-                return gathered(graph, args[0], args[1], node.index, node.place)
-            case Along():
-                return along(graph, node.op, args[0], node.axis, reverse=node.reverse)
-            case Handed():
-                arg, memory = args
-                axis, back = node.axis, node.reverse
-                return handed(graph, node.op, arg, memory, axis=axis, reverse=back)
-            case Merge():
-                return merge(graph, args[0], node.shape[-1])
-            case Segments():
-                arg, starts = args
-                return segments(graph, arg, starts, node.axis)
-            case Arange():
-                return graph.arange(node.shape[0], node.dtype)
-            case Reshape():
-                return graph.reshape(args[0], node.shape)
-            case Dot():
-                return graph.dot(args[0], args[1])
-            case Row():
-                return row(graph, args[0], args[1])
-            case Chain():
-                return graph.chain(args[0])
-            case Chains():
-                return graph.chains_of(args[0])
-            case Result():
-                return self._results(node.loop)[node.place]
-            case Input() | Parameter():
-                raise AssertionError(f"{node} is made with its program or its loop")
+    def _node(self, node: Node) -> Node:
+        if isinstance(node, Result):
+            return self._results(node.loop)[node.place]
+        args = [self.made[arg.number] for arg in operands(node)]
+        return _MADE[type(node)](self.graph, node, *args)
 
     def _results(self, loop: Loop) -> Sequence[Node]:
         if id(loop) not in self._loops:
@@ -177,3 +135,29 @@ class Again:
             unroll=old.unroll,
             reverse=old.reverse,
         )
+
+
+# What makes a node again of what stands for its operands; inputs and parameters are made
+# with their program or their loop.
+_MADE: Final[Mapping[type, Callable[..., Node]]] = {
+    Along: lambda graph, x, arg: along(graph, x.op, arg, x.axis, reverse=x.reverse),
+    Apply: lambda graph, x, *args: graph.apply(x.op, *args),
+    Arange: lambda graph, x: graph.arange(x.shape[0], x.dtype),
+    Broadcast: lambda graph, x, arg: graph.broadcast(arg, x.shape),
+    Cast: lambda graph, x, arg: graph.cast(arg, x.dtype),
+    Chain: lambda graph, _, arg: graph.chain(arg),
+    Chains: lambda graph, _, arg: graph.chains_of(arg),
+    Constant: lambda graph, x: graph.constant(x.value, x.dtype),
+    Dot: lambda graph, _, a, b: graph.dot(a, b),
+    Gather: lambda graph, x, arg, at: gathered(graph, arg, at, x.index, x.place),
+    Handed: lambda graph, x, arg, memory: handed(
+        graph, x.op, arg, memory, axis=x.axis, reverse=x.reverse
+    ),
+    Merge: lambda graph, x, arg: merge(graph, arg, x.shape[-1]),
+    Reduce: lambda graph, x, arg: graph.reduce(x.op, arg, x.axes, keepdims=x.keepdims),
+    Reshape: lambda graph, x, arg: graph.reshape(arg, x.shape),
+    Row: lambda graph, _, arg, index: row(graph, arg, index),
+    Scalar: lambda graph, x: graph.scalar(x.name, x.dtype),
+    Segments: lambda graph, x, arg, starts: segments(graph, arg, starts, x.axis),
+    View: lambda graph, x, arg: graph.view(arg, x.index, x.shape),
+}

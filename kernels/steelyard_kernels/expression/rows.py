@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from steelyard_kernels.dtypes import float64, int32
 from steelyard_kernels.errors import KernelError
@@ -109,8 +109,7 @@ def _part(graph: Graph, arg: Node, axes: int, index: Node) -> Node | None:
     return _row(graph, arg, index)
 
 
-def _of_apply(graph: Graph, node: Node, index: Node) -> Node | None:
-    assert isinstance(node, Apply)
+def _of_apply(graph: Graph, node: Apply, index: Node) -> Node | None:
     parts = [_part(graph, arg, len(node.shape), index) for arg in node.args]
     found = [part for part in parts if part is not None]
     if len(found) < len(parts):
@@ -118,20 +117,17 @@ def _of_apply(graph: Graph, node: Node, index: Node) -> Node | None:
     return graph.apply(node.op, *found)
 
 
-def _of_cast(graph: Graph, node: Node, index: Node) -> Node | None:
-    assert isinstance(node, Cast)
+def _of_cast(graph: Graph, node: Cast, index: Node) -> Node | None:
     part = _row(graph, node.arg, index)
     return None if part is None else graph.cast(part, node.dtype)
 
 
-def _of_broadcast(graph: Graph, node: Node, index: Node) -> Node | None:
-    assert isinstance(node, Broadcast)
+def _of_broadcast(graph: Graph, node: Broadcast, index: Node) -> Node | None:
     part = _part(graph, node.arg, len(node.shape), index)
     return None if part is None else graph.broadcast(part, node.shape[1:])
 
 
-def _of_reduce(graph: Graph, node: Node, index: Node) -> Node | None:
-    assert isinstance(node, Reduce)
+def _of_reduce(graph: Graph, node: Reduce, index: Node) -> Node | None:
     if node.axes[0] == 0:
         if not node.keepdims:
             return None
@@ -144,8 +140,7 @@ def _of_reduce(graph: Graph, node: Node, index: Node) -> Node | None:
     return graph.reduce(node.op, part, axes, keepdims=node.keepdims)
 
 
-def _of_dot(graph: Graph, node: Node, index: Node) -> Node | None:
-    assert isinstance(node, Dot)
+def _of_dot(graph: Graph, node: Dot, index: Node) -> Node | None:
     if len(node.a.shape) == 1:
         return None
     part = _row(graph, node.a, index)
@@ -156,8 +151,7 @@ def _of_arange(graph: Graph, node: Node, index: Node) -> Node:
     return graph.cast(index, node.dtype)
 
 
-def _of_reshape(graph: Graph, node: Node, index: Node) -> Node | None:
-    assert isinstance(node, Reshape)
+def _of_reshape(graph: Graph, node: Reshape, index: Node) -> Node | None:
     shape = node.shape
     if shape[0] == 1:
         return graph.reshape(node.arg, shape[1:])
@@ -203,9 +197,8 @@ def _of_split(graph: Graph, arg: Node, shape: Shape, index: Node) -> Node | None
     return _row(graph, graph.broadcast(parts[0], shape), index)
 
 
-def _of_view(graph: Graph, node: Node, index: Node) -> Node | None:
+def _of_view(graph: Graph, node: View, index: Node) -> Node | None:
     """Return the row of a view whose first axis is a slice of its array's."""
-    assert isinstance(node, View)
     if not node.index:
         return graph.view(node.arg, (), node.shape[1:])
     first, *others = node.index
@@ -241,7 +234,7 @@ def _quotient(graph: Graph, index: Node, divisor: int) -> Node:
     return graph.cast(graph.apply("floor", exact), index.dtype)
 
 
-_RULES: Final[dict[type, Callable[[Graph, Node, Node], Node | None]]] = {
+_RULES: Final[dict[type, Callable[[Graph, Any, Node], Node | None]]] = {
     Apply: _of_apply,
     Cast: _of_cast,
     Broadcast: _of_broadcast,

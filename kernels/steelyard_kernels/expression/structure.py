@@ -6,7 +6,8 @@ And which nodes there are, and how often they are read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Protocol, TypeVar
+from operator import attrgetter
+from typing import Any, Final, Protocol, TypeVar
 
 from steelyard_kernels.expression.expr import (
     Along,
@@ -102,34 +103,27 @@ def in_words(
         yield name, what, *rest, args
 
 
-def word(node: Node) -> tuple[object, ...]:  # noqa: C901 - one case a production
+# By type, as what a node reads is (`operands`).
+_SAYS: Final[Mapping[type, Callable[[Any], object]]] = {
+    Along: attrgetter("op", "axis", "reverse"),
+    Apply: attrgetter("op"),
+    Constant: lambda node: repr(node.value),
+    Gather: attrgetter("index", "place"),
+    Handed: attrgetter("op", "axis", "reverse"),
+    Input: attrgetter("index"),
+    Parameter: attrgetter("role", "place"),
+    Reduce: attrgetter("op", "axes", "keepdims"),
+    Result: attrgetter("place"),
+    Scalar: attrgetter("name"),
+    Segments: attrgetter("axis"),
+    View: attrgetter("index"),
+}
+
+
+def word(node: Node) -> tuple[object, ...]:
     """Return what a node says itself: neither what it reads nor a loop's body."""
-    what: object = None
-    match node:
-        case Apply():
-            what = node.op
-        case Reduce():
-            what = (node.op, node.axes, node.keepdims)
-        case View():
-            what = node.index
-        case Gather():
-            what = (node.index, node.place)
-        case Along() | Handed():
-            what = (node.op, node.axis, node.reverse)
-        case Segments():
-            what = node.axis
-        case Constant():
-            what = repr(node.value)
-        case Input():
-            what = node.index
-        case Scalar():
-            what = node.name
-        case Parameter():
-            what = (node.role, node.place)
-        case Result():
-            what = node.place
-        case _:
-            pass
+    says = _SAYS.get(type(node))
+    what = says(node) if says else None
     return type(node).__name__, what, node.shape, node.dtype
 
 

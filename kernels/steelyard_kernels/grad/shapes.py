@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
@@ -31,7 +31,7 @@ from steelyard_kernels.expression.lines import along, is_order
 from steelyard_kernels.monoids import ALONG, MONOIDS
 
 # (cotangent, node) -> the cotangents of the operands it may have one for, in order
-Rule: TypeAlias = Callable[[Array, Node], tuple[Callable[[], Array], ...]]
+Rule: TypeAlias = Callable[[Array, Any], tuple[Callable[[], Array], ...]]
 
 
 def summed_to(g: Array, shape: Shape) -> Array:
@@ -44,23 +44,19 @@ def summed_to(g: Array, shape: Shape) -> Array:
     return xp.reshape(xp.sum(g, axis=places) if places else g, shape)
 
 
-def _of_cast(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
-    assert isinstance(node, Cast)
+def _of_cast(g: Array, node: Cast) -> tuple[Callable[[], Array], ...]:
     return (lambda: g.astype(node.arg.dtype),)
 
 
-def _of_broadcast(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
-    assert isinstance(node, Broadcast)
+def _of_broadcast(g: Array, node: Broadcast) -> tuple[Callable[[], Array], ...]:
     return (lambda: summed_to(g, node.arg.shape),)
 
 
-def _of_reshape(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
-    assert isinstance(node, Reshape)
+def _of_reshape(g: Array, node: Reshape) -> tuple[Callable[[], Array], ...]:
     return (lambda: xp.reshape(g, node.arg.shape),)
 
 
-def _of_reduce(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
-    assert isinstance(node, Reduce)
+def _of_reduce(g: Array, node: Reduce) -> tuple[Callable[[], Array], ...]:
     x, axes = Array(g.graph, node.arg), node.axes
     pairs = enumerate(x.shape)
     kept = tuple(1 if place in axes else extent for place, extent in pairs)
@@ -71,14 +67,13 @@ def _of_reduce(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
     return (lambda: row.gradient(xp, g, y, x, axes, count),)
 
 
-def _of_view(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
+def _of_view(g: Array, node: View) -> tuple[Callable[[], Array], ...]:
     """Gather what every element of the viewed array was read for: no scatter.
 
     An axis of the view is solved for where an element of the array is known; what is
     left over is summed. A place without a solution lies outside of an axis of one
     element that g is given for it, and reads zero.
     """
-    assert isinstance(node, View)
     rank, solved = len(node.arg.shape), _solved(node)
     places: dict[int, Index] = {}
     extents = list(node.arg.shape)
@@ -185,13 +180,12 @@ def _undivided(node: View, place: int, extents: list[int]) -> tuple[Index, Index
     return whole, rest
 
 
-def _of_gather(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
+def _of_gather(g: Array, node: Gather) -> tuple[Callable[[], Array], ...]:
     """Sum, for each element of the array, the cotangents of what was taken from it.
 
     In one order, whatever the indices are: few are compared with every place, many are
     put in order.
     """
-    assert isinstance(node, Gather)
     extent, place = node.arg.shape[node.place], node.place
     graph = g.graph
     whole = tuple([axis(k) if k != place else Index() for k in range(len(node.shape))])
@@ -268,8 +262,7 @@ def _varied(node: Node) -> set[int]:
     return found
 
 
-def _of_segments(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
-    assert isinstance(node, Segments)
+def _of_segments(g: Array, node: Segments) -> tuple[Callable[[], Array], ...]:
     starts, count = Array(g.graph, node.starts), node.arg.shape[node.axis]
     return (lambda: lines.spread(g, starts, count, node.axis),)
 
@@ -282,8 +275,7 @@ def _inverse(graph: Graph, which: Node, place: int) -> Array:
     )
 
 
-def _of_along(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
-    assert isinstance(node, Along)
+def _of_along(g: Array, node: Along) -> tuple[Callable[[], Array], ...]:
     gradient = ALONG[node.op].gradient
     assert gradient is not None  # an order is of ints, and does not vary smoothly
     graph = g.graph
@@ -296,8 +288,7 @@ def _of_along(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
     return (lambda: gradient(xp, run, g, y, x),)
 
 
-def _of_dot(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
-    assert isinstance(node, Dot)
+def _of_dot(g: Array, node: Dot) -> tuple[Callable[[], Array], ...]:
     a, b = Array(g.graph, node.a), Array(g.graph, node.b)
     rows, extent = math.prod(a.shape[:-1]), b.shape[1]
 
@@ -310,8 +301,7 @@ def _of_dot(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
     return (lambda: xp.dot(g, b.T)), of_b
 
 
-def _of_row(g: Array, node: Node) -> tuple[Callable[[], Array], ...]:
-    assert isinstance(node, Row)
+def _of_row(g: Array, node: Row) -> tuple[Callable[[], Array], ...]:
     shape, index = node.arg.shape, Array(g.graph, node.index)
 
     def of_arg() -> Array:
