@@ -12,14 +12,7 @@ bound, where NumPy leaves both undefined.
 
 from __future__ import annotations
 
-from steelyard_kernels.dtypes import (
-    HALVES,
-    DType,
-    bool_,
-    float16,
-    float32,
-    float64,
-)
+from steelyard_kernels.dtypes import HALVES, DType, bool_, float16, float32, float64
 from steelyard_kernels.emit.llvm_text import (
     Writer,
     everywhere,

@@ -15,14 +15,7 @@ from typing import Final, TypeAlias
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import int32, int64
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.extents.arithmetic import (
-    FOUND,
-    NONE,
-    ONE,
-    Extents,
-    less,
-    number,
-)
+from steelyard_kernels.extents.arithmetic import FOUND, NONE, ONE, Extents, less, number
 from steelyard_kernels.extents.common import Common
 from steelyard_kernels.extents.formulas import Formula, Point
 from steelyard_kernels.extents.ranges import (

@@ -13,13 +13,7 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
 from steelyard_kernels.array.value import apply
 from steelyard_kernels.from_jax.equation import Equation, Rule, calling
-from steelyard_kernels.from_jax.values import (
-    Stack,
-    Value,
-    array,
-    element,
-    words,
-)
+from steelyard_kernels.from_jax.values import Stack, Value, array, element, words
 from steelyard_kernels.ops import OPERATIONS
 
 

@@ -15,12 +15,7 @@ from steelyard_kernels.array.tracing import current
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.from_jax import names
 from steelyard_kernels.from_jax.interpret import evaluate
-from steelyard_kernels.from_jax.memory import (
-    memory_type,
-    shower,
-    taker,
-    traceable,
-)
+from steelyard_kernels.from_jax.memory import memory_type, shower, taker, traceable
 from steelyard_kernels.from_jax.values import Aval, Like, array, element, storage
 from steelyard_kernels.function import KernelFunction
 from steelyard_kernels.vmap import vmap

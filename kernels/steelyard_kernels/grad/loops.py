@@ -24,12 +24,7 @@ from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Loop, Node
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rows import row
-from steelyard_kernels.grad.iteration import (
-    Iteration,
-    iteration,
-    mirrored,
-    zeros,
-)
+from steelyard_kernels.grad.iteration import Iteration, iteration, mirrored, zeros
 from steelyard_kernels.grad.reverse import Passed, Reverse, again
 
 

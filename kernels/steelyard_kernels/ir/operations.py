@@ -7,13 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
 
-from steelyard_kernels.dtypes import (
-    HALVES,
-    bool_,
-    float32,
-    int32,
-    int64,
-)
+from steelyard_kernels.dtypes import HALVES, bool_, float32, int32, int64
 from steelyard_kernels.ir.loops import Type, typed
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.ops.row import SAME_WIDTH, Op

@@ -18,11 +18,7 @@ from steelyard_kernels.nest.loads import Loads, sources_of
 from steelyard_kernels.nest.sums import Position, Sums
 from steelyard_kernels.nest.tiles import Tiles
 from steelyard_kernels.schedule.contraction import UNIT
-from steelyard_kernels.schedule.product_tiling import (
-    REPEATS,
-    ROWS,
-    Tiling,
-)
+from steelyard_kernels.schedule.product_tiling import REPEATS, ROWS, Tiling
 
 TOGETHER: Final = 8  # rows of tiles that blocks which stay walk together, for the L2
 

@@ -10,14 +10,7 @@ from typing import Final
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.expression.expr import (
-    Along,
-    Apply,
-    Cast,
-    Dot,
-    Reduce,
-    Segments,
-)
+from steelyard_kernels.expression.expr import Along, Apply, Cast, Dot, Reduce, Segments
 from steelyard_kernels.expression.structure import closure, users
 from steelyard_kernels.monoids import MONOIDS, Monoid, accumulator
 from steelyard_kernels.nest.axes import Nest, Value

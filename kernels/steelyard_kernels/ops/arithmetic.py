@@ -8,15 +8,7 @@ import numpy as np
 
 from steelyard_kernels.dtypes import float32, float64
 from steelyard_kernels.ir.functions import exp_log
-from steelyard_kernels.ops.row import (
-    ANY,
-    BOOL,
-    DIVISION,
-    FREE,
-    NUMBER,
-    Cost,
-    Op,
-)
+from steelyard_kernels.ops.row import ANY, BOOL, DIVISION, FREE, NUMBER, Cost, Op
 
 # ruff: noqa: ARG005 - all functions of a row's gradient take the same
 

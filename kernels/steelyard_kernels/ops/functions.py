@@ -17,13 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from steelyard_kernels.ir.functions import (
-    erf,
-    exp_log,
-    hyperbolic,
-    power,
-    sines,
-)
+from steelyard_kernels.ir.functions import erf, exp_log, hyperbolic, power, sines
 from steelyard_kernels.ops import oracles
 from steelyard_kernels.ops.row import FLOAT, NUMBER, Cost, Gradient, Op, Values
 

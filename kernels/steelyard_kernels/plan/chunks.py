@@ -12,13 +12,7 @@ from math import prod
 from typing import Final
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.expression.expr import (
-    Along,
-    Handed,
-    Node,
-    Program,
-    Reduce,
-)
+from steelyard_kernels.expression.expr import Along, Handed, Node, Program, Reduce
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import axis
 from steelyard_kernels.expression.lines import along, handed

@@ -40,12 +40,7 @@ from steelyard_kernels.expression.structure import closure, users
 from steelyard_kernels.nest.axes import source, stored
 from steelyard_kernels.nest.carried.registers import MOST_ELEMENTS
 from steelyard_kernels.nest.carried.tensor import spelled
-from steelyard_kernels.plan.products import (
-    factors_of,
-    is_product,
-    multiplied,
-    tiles_of,
-)
+from steelyard_kernels.plan.products import factors_of, is_product, multiplied, tiles_of
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.legality import LINES_BYTES
 from steelyard_kernels.schedule.lines import kinds_of

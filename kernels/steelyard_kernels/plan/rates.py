@@ -18,14 +18,7 @@ from typing import Final
 from steelyard_kernels import cost
 from steelyard_kernels.dtypes import float32
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.expr import (
-    Along,
-    Loop,
-    Node,
-    Program,
-    Result,
-    loops,
-)
+from steelyard_kernels.expression.expr import Along, Loop, Node, Program, Result, loops
 from steelyard_kernels.expression.rows import in_memory
 from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.nest.axes import Nest, one_space, segmented

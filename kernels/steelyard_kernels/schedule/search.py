@@ -10,11 +10,7 @@ from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.nest.axes import Nest, beyond
 from steelyard_kernels.nest.places import nest_of
-from steelyard_kernels.schedule import (
-    model_cpu,
-    model_gpu,
-    model_product,
-)
+from steelyard_kernels.schedule import model_cpu, model_gpu, model_product
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.legality import fused, lines_problem, loops_problem
 from steelyard_kernels.schedule.model import Machine, Prediction

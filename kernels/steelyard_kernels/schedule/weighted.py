@@ -18,23 +18,12 @@ from math import inf
 from typing import Final, TypeVar
 
 from steelyard_kernels.dtypes import HALVES, float32
-from steelyard_kernels.expression.expr import (
-    Apply,
-    Cast,
-    Constant,
-    Input,
-    Reduce,
-)
+from steelyard_kernels.expression.expr import Apply, Cast, Constant, Input, Reduce
 from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.nest.contraction import Contraction, factors_of, reached
 from steelyard_kernels.nest.weighing import line_below, together
 from steelyard_kernels.schedule.attention import lie
-from steelyard_kernels.schedule.contraction import (
-    MOST_BATCH,
-    Factor,
-    Product,
-    array_of,
-)
+from steelyard_kernels.schedule.contraction import MOST_BATCH, Factor, Product, array_of
 from steelyard_kernels.schedule.online import Online, online_of, taken
 
 T = TypeVar("T")

@@ -35,12 +35,7 @@ from steelyard_kernels.nest.carried.gpu_lanes import GpuLanes
 from steelyard_kernels.nest.carried.lanes import ChainLanes, Lanes
 from steelyard_kernels.nest.carried.loop import LoopEmitter
 from steelyard_kernels.nest.carried.order import ordered
-from steelyard_kernels.nest.carried.outline import (
-    Body,
-    body,
-    in_registers,
-    varying,
-)
+from steelyard_kernels.nest.carried.outline import Body, body, in_registers, varying
 from steelyard_kernels.nest.carried.tensor import ROLLED, Memory, Tensor, Value, whole
 from steelyard_kernels.schedule import gpu, parameters
 from steelyard_kernels.schedule.carries import Knobs, check, knobs_of

@@ -10,11 +10,7 @@ from typing import Final
 
 from steelyard_kernels.expression.expr import Apply, Dot, Program, Reduce, Result, loops
 from steelyard_kernels.expression.structure import everywhere
-from steelyard_kernels.nest.carried.outline import (
-    in_memory,
-    in_registers,
-    of_all,
-)
+from steelyard_kernels.nest.carried.outline import in_memory, in_registers, of_all
 from steelyard_kernels.schedule import carries
 from steelyard_kernels.schedule.carries import (
     GROUPS,

@@ -13,10 +13,7 @@ from typing import Final, TypeAlias
 
 from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.nest.keep import has_rows, planner
-from steelyard_kernels.schedule.legality import (
-    kept_problem,
-    streaming_problem,
-)
+from steelyard_kernels.schedule.legality import kept_problem, streaming_problem
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.order import in_order
 from steelyard_kernels.schedule.schedule import Cut, Place, Refuse, Schedule, Sought
