@@ -18,7 +18,7 @@ from steelyard_kernels import library
 from steelyard_kernels.building.facts import facts_of
 from steelyard_kernels.calling import cuda_arrays, cuda_bind, cuda_calls
 from steelyard_kernels.calling.cuda_bind import check_agrees
-from steelyard_kernels.emit.cuda_stamps import stamped
+from steelyard_kernels.calling.cuda_stamped import stamped
 from steelyard_kernels.errors import CompilerBug, KernelError
 from steelyard_kernels.function import KernelFunction, kernel
 from steelyard_kernels.library import examples
