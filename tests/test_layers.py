@@ -163,6 +163,7 @@ def test_every_module_has_its_place_in_the_architecture(package):
         ("steelyard.declare.plan", HEAVY),
         ("steelyard.analyse.stats", HEAVY),
         ("steelyard_device", HEAVY),
+        ("steelyard.process.worker", ("sqlalchemy", "rich", "click", "llvmlite")),
         ("steelyard_kernels", ("scipy", "sqlalchemy", "rich", "click", "psutil")),
     ],
 )

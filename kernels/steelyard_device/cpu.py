@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steelyard_device import llvm, memory, native
+from steelyard_device import memory, native
 from steelyard_device.errors import DeviceError
 from steelyard_device.threads import Once
 
@@ -39,6 +39,8 @@ def load(code: bytes, entry: str) -> Function:
     Raises:
         LLVMError: the code cannot be linked or has no such entry.
     """
+    from steelyard_device import llvm  # llvmlite takes long to import
+
     return Function(entry, llvm.link(code, [entry])[entry])
 
 
@@ -335,6 +337,8 @@ class _Library:
 
 @Once
 def _library() -> _Library:
+    from steelyard_device import llvm  # llvmlite takes long to import
+
     at = llvm.own(native.text(llvm.host()), native.ENTRIES)
     pointer, int64, int32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
     return _Library(
@@ -349,6 +353,8 @@ def _library() -> _Library:
 
 @Once
 def _probes() -> dict[str, Function]:
+    from steelyard_device import llvm  # llvmlite takes long to import
+
     at = llvm.own(native.PROBES_TEXT, native.PROBES)
     return {name: Function(name, address) for name, address in at.items()}
 

@@ -12,8 +12,12 @@ chunk left, a thread that comes later has nothing to do and finds the gate shut.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from steelyard_device.errors import DeviceError
-from steelyard_device.llvm import Host
+
+if TYPE_CHECKING:
+    from steelyard_device.llvm import Host
 
 ENTRIES = ("pool_worker", "launch_many", "window", "null", "both", "fork_join")
 PROBES = ("delay", "walk")

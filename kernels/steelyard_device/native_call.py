@@ -7,7 +7,6 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from steelyard_device import llvm
 from steelyard_device.threads import Once
 
 _TAKES_ONE = 0x8
@@ -60,6 +59,8 @@ class Method(ctypes.Structure):
 @Once
 def _method() -> Method:
     """Describe the builtin to Python, which keeps the address: one for the process."""
+    from steelyard_device import llvm  # llvmlite takes long to import
+
     at = llvm.own(_TEXT, ["native_call"])["native_call"]
     return Method(b"native_call", at, _TAKES_ONE, None)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, TypeAlias
 
-from steelyard_device import binary, cpu, llvm, turns
+from steelyard_device import binary, cpu, turns
 from steelyard_device.threads import Once
 from steelyard_device.turns import Order
 
@@ -60,6 +60,8 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 @Once
 def function() -> cpu.Function:
     """Return what runs functions one after another; its first arguments are `table`'s."""
+    from steelyard_device import llvm  # llvmlite takes long to import
+
     text = turns.TEXT + _TEXT
     return cpu.Function("series", llvm.own(text, ["series"])["series"])
 

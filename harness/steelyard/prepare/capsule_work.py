@@ -31,7 +31,7 @@ from steelyard.prepare.capsule_checks import Launch
 from steelyard.prepare.capsules import SUFFIX, Capsule
 from steelyard.prepare.cubins import CubinWork, Extents
 from steelyard.prepare.work import BoundOnCall
-from steelyard_device import binary, cpu, cuda, llvm, memory, series
+from steelyard_device import binary, cpu, cuda, memory, series
 from steelyard_device.cuda import tensors
 
 ROWS = "rows.npz"
@@ -175,6 +175,8 @@ class SealedKernel(BoundOnCall):
     def _on_cpu(
         self, addresses: Mapping[str, int], kept: Sequence[Any]
     ) -> SealedLaunch | SealedSeries:
+        from steelyard_device import llvm  # llvmlite takes long to import
+
         manifest, launch = self.capsule.manifest, self.capsule.manifest["launch"]
         lacks = capsules.lacking(manifest, llvm.host().features)
         if lacks:

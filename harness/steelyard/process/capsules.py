@@ -20,7 +20,7 @@ from steelyard.prepare.answers import Rows
 from steelyard.prepare.capsule_checks import INDEX
 from steelyard.prepare.capsule_work import Sealed
 from steelyard.prepare.work import DeviceWork, Recordable
-from steelyard_device import binary, llvm
+from steelyard_device import binary
 
 SPARE: Final = 8 << 30
 """Bytes of memory beside the buffers: flushes walk several times a cache of 1 GiB at most,
@@ -52,6 +52,8 @@ def record(prepared: PreparedCase, settings: Settings, folder: Path) -> dict[str
     Raises:
         BenchmarkError: its work is not one launch of machine code.
     """
+    from steelyard_device import llvm  # llvmlite takes long to import
+
     bound, case = inject.bare(prepared.work), prepared.case
     if not isinstance(bound, Recordable):
         several = len(bound.facts().get("launches", ()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from typing import Final
 
-from steelyard_device import llvm, turns
+from steelyard_device import turns
 from steelyard_device.cuda.driver import call
 from steelyard_device.errors import DeviceError
 from steelyard_device.threads import Once
@@ -77,6 +77,8 @@ table of its order: see `turns`.
 @Once
 def addresses() -> dict[str, int]:
     """Assemble the functions, on first use, and return where they are by name."""
+    from steelyard_device import llvm  # llvmlite takes long to import
+
     return llvm.own(_TEXT + turns.TEXT, ENTRIES)
 
 
