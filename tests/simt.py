@@ -32,6 +32,7 @@ from steelyard_kernels.ir.printing import statement_text
 from steelyard_kernels.ops import OPERATIONS
 
 WARP = 32
+TOGETHER = 1 << 14  # threads of blocks that are run as one, where these are apart
 BASE_ALIGNMENT = 16  # what NumPy's allocator gives; a vector access needs no more
 
 
@@ -50,9 +51,26 @@ def run(kernel, arguments, grid, *, seed=0):
         else:
             scalars[parameter.name] = _uniform(value, parameter.type)
     with np.errstate(all="ignore"):  # the IEEE result is the answer
-        for block in np.random.default_rng(seed).permutation(grid):
+        blocks = np.random.default_rng(seed).permutation(grid)
+        several = max(1, TOGETHER // kernel.threads) if _apart(kernel) else 1
+        for first in range(0, grid, several):
             shared = arrays, scalars, watches, kept
-            _Block(kernel.threads, int(block), *shared).run(kernel)
+            some = blocks[first : first + several]
+            _Block(kernel.threads, some, *shared).run(kernel)
+
+
+def _apart(kernel):
+    """Say whether no thread waits for others but those of its warp."""
+    if kernel.threads % WARP:
+        return False
+    pending = list(kernel.body)
+    for node in pending:
+        waits = isinstance(node, Effect) and node.op != "warp_barrier"
+        waits |= isinstance(node, Let) and node.op == "any_block"
+        if waits or (isinstance(node, Alloc) and node.buffer.space == "shared"):
+            return False
+        pending += [*getattr(node, "body", ()), *getattr(node, "orelse", ())]
+    return True
 
 
 def launch(program, lowered, arrays, scalars=None, *, aligned=True):
@@ -152,12 +170,13 @@ class Watch:
 
 
 class _Block:
-    """One block: its values, memories and who of its threads is active."""
+    """A block, or several: values, memories and which threads are active."""
 
-    def __init__(self, threads, block, *shared):
+    def __init__(self, threads, blocks, *shared):
         arrays, scalars, across, self.kept = shared  # with all blocks
-        self.threads = threads
-        self.block = block
+        self.blocks = np.atleast_1d(blocks)
+        self.each = threads
+        self.threads = threads = threads * self.blocks.size
         self.memory = dict(arrays)
         self.env = dict(scalars)
         self.across = across  # between blocks, of what the launch writes
@@ -262,14 +281,15 @@ class _Block:
     def watch(self, node, at, live, how):
         """Note an access; a race raises."""
         name = node.buffer.name
+        if name in self.across and live.any():
+            blocks = np.repeat(self.blocks, self.each)[:, None]
+            agents = np.broadcast_to(blocks, at.shape)[live]
+            clean = getattr(self.across[name], how)(at[live], agents)
+            assert clean, f"{statement_text(node)}: two blocks race"
         if name in self.within and live.any():
             agents = np.broadcast_to(np.arange(self.threads)[:, None], at.shape)
             clean = getattr(self.within[name], how)(at[live], agents[live])
             assert clean, f"{statement_text(node)}: two threads race"
-        if name in self.across and live.any():
-            blocks = np.full(int(live.sum()), self.block)
-            clean = getattr(self.across[name], how)(at[live], blocks)
-            assert clean, f"{statement_text(node)}: two blocks race"
 
     def load(self, node):
         """Read; what is masked or inactive is zero."""
@@ -403,7 +423,7 @@ class _Block:
 @cache
 def _lanes(threads, lanes):
     """Return each lane's number, in each thread."""
-    return np.repeat(np.arange(lanes)[None], threads, axis=0)
+    return np.broadcast_to(np.arange(lanes), (threads, lanes))
 
 
 def poison(dtype):
@@ -452,8 +472,12 @@ def _extract(node, vector, _lane):
 
 
 OWN = {  # what depends on who computes
-    "thread": lambda block, _: np.arange(block.threads)[:, None],
-    "block": lambda block, _: np.full((1, 1), block.block),
+    "thread": lambda block, _: np.tile(np.arange(block.each), block.blocks.size)[
+        :, None
+    ],
+    "block": lambda block, _: np.repeat(
+        block.blocks, block.each if block.blocks.size > 1 else 1
+    )[:, None],
     **dict.fromkeys(
         ("shuffle_xor", "shuffle_down", "shuffle"), lambda b, *a: b.shuffle(*a)
     ),
