@@ -32,7 +32,7 @@ from steelyard_kernels.reference import evaluate
 from steelyard_kernels.targets import parse
 from steelyard_lock import drivers, tune, tuning, tuning_report, tuning_space
 from steelyard_lock.compile import command as compile_command
-from steelyard_lock.points import Point, points, ready
+from steelyard_lock.points import Point, points, ready, traced
 from steelyard_lock.spaces import PointKernel
 from steelyard_lock.spaces import Space as Built
 from steelyard_lock.tuning_cases import Tuned, case
@@ -453,6 +453,40 @@ def test_a_partition_is_tuned_before_the_kernels_of_the_one_that_is_chosen(
     drawn = [np.random.default_rng(0).standard_normal(size, "f4") for size in sizes]
     (want,) = evaluate(built.program, drawn).values()
     np.testing.assert_allclose(kernel(*drawn), want, 1e-5, 1e-5)
+
+
+def test_a_kernel_of_a_program_may_add_to_what_another_made(tmp_path):
+    """Its output has another name than the input that it overwrites."""
+    file = tmp_path / "sums.py"
+    file.write_text(
+        "from steelyard_kernels import kernel\n"
+        "@kernel\n"
+        "def sums(x, u, v, w):\n"
+        "    return x @ u + x @ v + x @ w\n"
+    )
+    specs = tuple(
+        (size, "float32") for size in ((32, 16), (16, 16), (16, 16), (16, 16))
+    )
+    point = Point(f"{file}:sums", (), specs, "cpu")
+    whole, arrays, _ = ready(point)
+    partition = whole.build(*arrays).schedule.label
+    part = replace(point, schedule=partition, launch=1)
+    kernel, arrays, _ = ready(part)
+    program = traced(part, kernel, arrays)
+    assert [output.updates for output in program.outputs] == [2]
+    drawn = [np.random.default_rng(0).standard_normal(size, "f4") for size, _ in arrays]
+    (want,) = evaluate(program, drawn).values()
+    (found,) = kernel(*drawn).values()
+    assert found is drawn[2]
+    np.testing.assert_allclose(found, want, 1e-5, 1e-5)
+
+
+def test_why_no_candidate_was_measured_is_said(how, made):
+    """Where all were wrong in the screening, and none is confirmed."""
+    _, labels = made()
+    made(wrong=labels)
+    with pytest.raises(SteelyardError, match=r"no choice: .* out is wrong$"):
+        tuning.tune(Space.of(SMALL), how)
 
 
 def test_nothing_is_tuned_where_builds_are_not_kept(how, monkeypatch):

@@ -79,7 +79,9 @@ def convention_of(built: Artifact, *, aligned: bool) -> Convention:
         + [each.output.name for each in (*fresh, *hidden)]
     )
     outputs = tuple(
-        names.index(output.name) for output in program.outputs if not output.hidden
+        names.index(output.name) if output.updates is None else output.updates
+        for output in program.outputs
+        if not output.hidden
     )
     return Convention(
         built=built,
