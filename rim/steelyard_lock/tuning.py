@@ -154,7 +154,8 @@ def tune(space: Space, how: How) -> Tuning:
         left = journal.screened(every, first, (built + deadline) / 2)
         screened = perf_counter()
         last = journal.confirmed(left, first, deadline)
-        found = journal.audited(_finalists(last, case(space.point, first).id))
+        own = case(space.point, first).id
+        found = journal.audited(_finalists(last, journal.trials, own))
     times = {
         "build": built - began,
         "screen": screened - built,
@@ -176,12 +177,17 @@ def _same_code(batch: Batch, wanted: Schedule) -> Schedule:
     raise AssertionError(wanted.label)
 
 
-def _finalists(trials: Sequence[Trial], heuristic: str) -> list[Row]:
-    """Return rows with their ratio to the heuristic's, the fastest first."""
+def _finalists(
+    trials: Sequence[Trial], every: Sequence[Trial], heuristic: str
+) -> list[Row]:
+    """Return rows with their ratio to the heuristic's, the fastest first.
+
+    Of `every` trial those of the heuristic's say why it has none.
+    """
     made = [row for row in analysed.rows(trials) if row.estimate is not None]
     base = [row for row in made if row.case == heuristic]
     if not base:
-        errors = "; ".join(t.error for t in trials if t.error)
+        errors = "; ".join(t.error for t in every if t.error and t.case == heuristic)
         raise SteelyardError(f"no choice: the heuristic's was not measured: {errors}")
     related = [
         replace(row, relative=analysed.paired_ratio(row.trials, base[0].trials))
