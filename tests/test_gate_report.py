@@ -2,6 +2,7 @@ import dataclasses
 import json
 import math
 import re
+from html import unescape
 
 import junit_schema
 import outcomes
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 from outcomes import CASE, finding, outcome
 from test_report import rendered
 
+from steelyard.analyse import doubts
 from steelyard.analyse.verdict import Verdict
 from steelyard.errors import SteelyardError
 from steelyard.gate import document, words
 from steelyard.report import formats, gate_markdown, gate_terminal, junit
+from steelyard.report.pages import gate
 
 FULL = outcome(
     *outcomes.EVERY,
@@ -33,6 +36,28 @@ KINDS = (
 def on_a_terminal(made, width=160):
     """Return what a terminal of the given width shows."""
     return rendered(gate_terminal.page(made), width)
+
+
+def test_a_case_that_vanished_says_how_that_is_accepted():
+    """A renamed case is one of the checkout's that is new, and one that is gone."""
+    gone = finding(mode="", verdict=None, note="vanished: only the base has this case")
+    for one, said in ((gone, True), (dataclasses.replace(gone, accepted=True), False)):
+        made = outcome(one)
+        shown = [on_a_terminal(made), gate_markdown.dumps(made)]
+        shown += ["\n".join(words.explained(one)), gate.dumps(made)]
+        assert [f"steelyard accept '{CASE}'" in unescape(s) for s in shown] == [
+            said
+        ] * 4
+        assert words.sentence(one).startswith(f"{CASE}: ")
+
+
+@pytest.mark.parametrize("doubt", doubts.known())
+def test_hints_of_a_gate_name_no_option_that_only_a_run_has(doubt):
+    """A gate has no --blocks, and --budget leaves its cases unresolved."""
+    made = outcome(finding(doubts=((), (doubt,))))
+    for shown in (on_a_terminal(made), gate.dumps(made)):
+        assert doubt in shown
+        assert not re.search("--b(udget|locks)", shown)
 
 
 @pytest.mark.parametrize("width", [80, 99])

@@ -21,6 +21,7 @@ from steelyard.gate.outcome import (
     Outcome,
     StaticChange,
 )
+from steelyard.gate.policy import VANISHED, verdict_of
 from steelyard.units import NOTHING
 
 FAILURE: Final = "failed"
@@ -184,7 +185,7 @@ def evidence(finding: Finding) -> str:
 
 def sentence(finding: Finding) -> str:
     """Say what a finding is, what it rests on, and what the policy says to it."""
-    parts = [f"{finding.case} {finding.mode}: {kind(finding)}"]
+    parts = [f"{f'{finding.case} {finding.mode}'.strip()}: {kind(finding)}"]
     if finding.judgement is not None:
         parts.append(evidence(finding))
     if finding.tolerance and kind(finding) in {REGRESSED, TOLERATED}:
@@ -202,9 +203,15 @@ def explained(finding: Finding) -> list[str]:
     """Return the sentence, what may explain it, and the next step, a line each."""
     lines = [sentence(finding)]
     lines += [f"{n}. {words}" for n, words in enumerate(finding.changes, 1)]
-    if kind(finding) == REGRESSED or doubted.acting(finding):
+    if acceptable(finding):
         lines.append(f"If it is intended: {acceptance(finding.case)}")
     return lines
+
+
+def acceptable(finding: Finding) -> bool:
+    """Tell whether a finding fails or is unresolved for what may be intended."""
+    gone = verdict_of(finding) == VANISHED and not finding.accepted
+    return kind(finding) == REGRESSED or gone or bool(doubted.acting(finding))
 
 
 def acceptance(case: str) -> str:

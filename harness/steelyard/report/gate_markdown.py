@@ -88,15 +88,15 @@ def _line(one: Finding) -> Line:
 
 
 def _explanations(loud: Sequence[Finding]) -> Iterator[str]:
-    found = [one for one in loud if one.changes]
+    found = [one for one in loud if one.changes or words.acceptable(one)]
     if found:
         lines = []
         for one in found:
             lines += [f"**{_plain(words.sentence(one))}**", ""]
             lines += [f"{n}. {_plain(why)}" for n, why in enumerate(one.changes, 1)]
-            if words.kind(one) == words.REGRESSED:
-                lines += ["", f"If it is intended: {_code(words.acceptance(one.case))}"]
-            lines.append("")
+            lines += [""] if one.changes else []
+            if words.acceptable(one):
+                lines += [f"If it is intended: {_code(words.acceptance(one.case))}", ""]
         yield from _folded("what may explain it", lines)
 
 

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from steelyard.analyse.verdict import Verdict
-from steelyard.gate import doubted, words
+from steelyard.gate import words
 from steelyard.gate.outcome import Finding, Outcome
 from steelyard.machine import files
 from steelyard.report import gate_markdown, tables
@@ -43,12 +43,12 @@ def page(outcome: Outcome) -> Iterator[RenderableType]:
     if len(rows) < len(every):
         yield Text(f"\nidentical code, not measured: {words.names(every)}")
     for one in every:
-        more = one.changes or doubted.acting(one)
+        more = one.changes or words.acceptable(one)
         if more and words.kind(one) not in words.QUIET:
             yield Text("\n" + "\n".join(words.explained(one)))
     seen = sorted({name for one in every for side in one.doubts for name in side})
     if seen:
-        lines = "\n".join(f"{name}: {tables.hint(name)}" for name in seen)
+        lines = "\n".join(f"{name}: {tables.hint(name, gated=True)}" for name in seen)
         yield Text(f"\n{lines}", style="yellow")
     yield from _static(outcome)
     for note in outcome.notes:

@@ -23,6 +23,7 @@ from rich.text import Text
 
 from steelyard import units
 from steelyard.analyse import doubts
+from steelyard.analyse.doubts.machine import BUSY_MACHINE
 from steelyard.analyse.doubts.samples import FEW_SAMPLES, IMPORTED, ONE_BLOCK, UNSETTLED
 from steelyard.analyse.rows import Row
 from steelyard.analyse.trial import Run, Trial
@@ -211,31 +212,38 @@ def hints(made: Iterable[Row]) -> RenderableType | None:
     return Text("\n" + "\n".join(lines), style="yellow")
 
 
-MEASURED_HERE: Final = frozenset(
-    one.name for one in (FEW_SAMPLES, ONE_BLOCK, UNSETTLED)
+OF_RUN: Final = frozenset(
+    one.name for one in (BUSY_MACHINE, FEW_SAMPLES, ONE_BLOCK, UNSETTLED)
 )
-"""Doubts whose hints name options of `run`, which no other tool has."""
+"""Doubts whose hints name options of `run`, which neither gates nor other tools have."""
 
 
 def _followed(doubt: str, among: Container[str]) -> bool:
     """Tell whether a reader can do what the hint of a doubt says."""
-    return doubt not in MEASURED_HERE or IMPORTED.name not in among
+    return doubt not in OF_RUN or IMPORTED.name not in among
 
 
-def hint(doubt: str) -> str:
-    """Return a doubt's hint; that of a newer steelyard, or of a package, may not be known here."""
+def hint(doubt: str, *, gated: bool = False) -> str:
+    """Return a doubt's hint; that of a newer steelyard, or of a package, may not be known here.
+
+    In a gate, where options of `run` do not help: why it keeps the verdict.
+    """
     known = doubts.known().get(doubt)
+    if known and gated and doubt in OF_RUN:
+        return f"{known.hint.partition(';')[0]}; {known.reason}"
     return known.hint if known else "not known to this steelyard"
 
 
-def doubts_sheet(found: Counter[str]) -> Sheet[tuple[str, int]]:
+def doubts_sheet(found: Counter[str], *, gated: bool = False) -> Sheet[tuple[str, int]]:
     """Return how many rows have each doubt, and what it means."""
     shown: Sequence[Column[tuple[str, int]]] = (
         Column("doubt", lambda one: one[0], right=False),
         Column("rows", lambda one: str(one[1])),
         Column(
             "look for",
-            lambda one: hint(one[0]) if _followed(one[0], found) else units.NOTHING,
+            lambda one: (
+                hint(one[0], gated=gated) if _followed(one[0], found) else units.NOTHING
+            ),
             right=False,
         ),
     )

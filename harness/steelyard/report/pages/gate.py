@@ -122,7 +122,8 @@ def _forest(x: scale.Scale) -> Callable[[Finding], Markup]:
 
 def _explanations(every: Sequence[Finding]) -> Iterator[Markup]:
     for one in every:
-        if one.changes and words.kind(one) not in words.QUIET:
+        more = one.changes or words.acceptable(one)
+        if more and words.kind(one) not in words.QUIET:
             said, *rest = words.explained(one)
             lines = (tag("li", line.partition(". ")[2] or line) for line in rest)
             yield join((tag("p", said), tag("ol", *lines)))
@@ -138,4 +139,4 @@ def _doubts(every: Sequence[Finding]) -> Iterator[Markup]:
         name for one in every for name in {name for side in one.doubts for name in side}
     )
     if found:
-        yield sheet(tables.doubts_sheet(found))
+        yield sheet(tables.doubts_sheet(found, gated=True))
