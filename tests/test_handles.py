@@ -1,3 +1,5 @@
+import dis
+
 import numpy as np
 import pytest
 import shell
@@ -27,6 +29,22 @@ def test_a_buffer_is_named_by_its_variable(b):
     assert [x.name, y.name, inner().name] == ["x", "y", "z"]
     assert list(b.handles.values()) == [x, y, z]
     assert (y.role, y.shape, y.dtype, y.size) == ("output", (2, 3), "float16", 6)
+
+
+def test_a_function_is_read_once_for_all_of_its_cases(monkeypatch):
+    """Reading its code takes longer than all else that is done to list a case."""
+    read, every = [], dis.get_instructions
+    monkeypatch.setattr(
+        dis, "get_instructions", lambda code: read.append(code) or every(code)
+    )
+
+    def declared(b):
+        x = b.input(3)
+        y = b.output(3)
+        return [x.name, y.name]
+
+    assert [declared(Builder()) for _ in range(9)] == [["x", "y"]] * 9
+    assert len(read) == 1
 
 
 def test_variables_that_follow_one_another_keep_their_names(b):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -88,8 +89,8 @@ def declared(name: str, given: Sequence[Any] | Axis) -> Axis:
     if not listed:
         raise SteelyardError(f"{name} has no values. Give it at least one.")
     texts = [text_of(value) for value in (*listed, *others)]
-    for text in texts:
-        if texts.count(text) > 1:
+    for text, times in Counter(texts).items():
+        if times > 1:
             raise SteelyardError(
                 f"{name} has two values that read {text!r}; case ids must differ. "
                 "Leave one out."

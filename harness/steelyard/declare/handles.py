@@ -6,7 +6,6 @@ in another process, and list cases without allocating anything.
 
 from __future__ import annotations
 
-import dis
 import math
 import operator
 import sys
@@ -14,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from steelyard.declare import dtypes
 from steelyard.declare import mode as modes
+from steelyard.declare.assigned import assigned
 from steelyard.errors import BenchmarkError
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ class Builder:
         Without ``dist`` floating-point data is normal and integers are 0 to 99. The
         name defaults to the variable the handle is assigned to.
         """
-        name = name or _assigned(sys._getframe(1))  # noqa: SLF001 # the caller's variable names the buffer
+        name = name or assigned(sys._getframe(1))  # noqa: SLF001 # the caller's variable names the buffer
         recipe = _recipe(name, dist, dtype, parameters)
         return self._add(name, "input", shape, dtype, recipe)
 
@@ -162,7 +161,7 @@ class Builder:
         **parameters: float,
     ) -> Handle:
         """Declare a buffer that the work updates; as `input`, restored every sample."""
-        name = name or _assigned(sys._getframe(1))  # noqa: SLF001 # as above
+        name = name or assigned(sys._getframe(1))  # noqa: SLF001 # as above
         recipe = _recipe(name, dist, dtype, parameters)
         return self._add(name, "inout", shape, dtype, recipe)
 
@@ -174,7 +173,7 @@ class Builder:
         name: str | None = None,
     ) -> Handle:
         """Declare a buffer that the work fills; poisoned before it is checked."""
-        name = name or _assigned(sys._getframe(1))  # noqa: SLF001 # as above
+        name = name or assigned(sys._getframe(1))  # noqa: SLF001 # as above
         return self._add(name, "output", shape, dtype, ())
 
     def load(
@@ -186,7 +185,7 @@ class Builder:
         """
         from steelyard.declare.npy import header
 
-        name = name or _assigned(sys._getframe(1))  # noqa: SLF001 # as above
+        name = name or assigned(sys._getframe(1))  # noqa: SLF001 # as above
         shape, dtype = header(path)
         recipe = (("file", str(path)), ("constant", constant))
         return self._add(name, "input", shape, dtype, recipe)
@@ -384,17 +383,3 @@ def _dtype(role: str, name: str, dtype: Any) -> np.dtype[Any]:
 
 def _foreign(dtype: Any) -> bool:
     return type(dtype).__module__ == "torch"
-
-
-def _assigned(frame: FrameType) -> str:
-    """Return the variable that the call under way in ``frame`` is assigned to."""
-    code = {i.offset: i for i in dis.get_instructions(frame.f_code)}
-    at = min((offset for offset in code if offset > frame.f_lasti), default=-1)
-    while at in code and code[at].opname == "JUMP_FORWARD":  # x = call if c else d
-        at = code[at].argval
-    if at not in code or not code[at].opname.startswith("STORE_"):
-        raise BenchmarkError(
-            f"a buffer declared on line {frame.f_lineno} of {frame.f_code.co_name} "
-            "is not assigned to a variable. Assign it, or give it a name=."
-        )
-    return str(code[at].argval)
