@@ -275,7 +275,7 @@ def test_ctrl_c_keeps_and_shows_the_finished_trials(monkeypatch):
 
     monkeypatch.setattr(runner, "run", run)
     result = shell.command("run", code=INTERRUPTED)
-    assert "interrupted: the run is partial, 3 of 16 trials" in result.stderr
+    assert "interrupted: the run is partial, 3 of 16 turns" in result.stderr
     assert "move" in result.stdout
     assert "partial: 3 of 16 turns, interrupted" in steelyard("show")
 

@@ -113,7 +113,7 @@ def ending(outcome: Outcome, store: str) -> None:
         click.echo(f"error: {outcome.problem}", err=True)
     if outcome.state == "interrupted":
         click.echo(
-            f"interrupted: the run is partial, {done} of {asked} trials.", err=True
+            f"interrupted: the run is partial, {done} of {asked} turns.", err=True
         )
     elif outcome.state == "budget":
         click.echo(
