@@ -150,7 +150,8 @@ def _held(path: Path, wait: float) -> SteelyardError:
     waited = f" after {wait:g} s of waiting" if wait else ""
     return SteelyardError(
         f"another run measures on this machine{waited}: {_holder(path)}. "
-        "Wait for it with --wait SECONDS; two runs at once would measure each other."
+        "Wait for it, as commands do with --wait SECONDS; two runs at once would measure "
+        "each other."
     )
 
 
