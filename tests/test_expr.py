@@ -94,6 +94,7 @@ def test_array_dtypes_are_promoted_within_a_kind():
         (lambda v: v.f & v.f, "bitwise_and of float32"),
         (lambda v: v.f[3], "index 3 .* expected -3 to 2"),
         (lambda v: list(v.f), "cannot be iterated"),
+        (lambda v: v.f.__setitem__(0, 1), "elements .* are assigned.*write where"),
         (lambda v: len(v.f), r"len\(\) of a value of shape \(3, 4\).*write shape\[0\]"),
         (lambda v: float(v.f), "no number of Python's"),
         (lambda v: int(v.i), "no number of Python's"),

@@ -10,6 +10,7 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.printing import text
 from steelyard_kernels.expression.structure import structure
+from steelyard_kernels.function import KernelFunction
 from steelyard_kernels.trace import signature, trace
 
 F = dtypes.float32
@@ -192,6 +193,17 @@ def test_what_a_kernel_cannot_say_is_one_sentence(body, said):
     """Not an error of NumPy's, of Python's, or of LLVM's."""
     with pytest.raises(KernelError, match=said):
         traced(body, (4,))
+
+
+def test_a_kernel_that_calls_itself_for_ever_is_said_to():
+    """One that ends may call itself."""
+
+    def endless(x):
+        return again(x)
+
+    again = KernelFunction(endless)
+    with pytest.raises(KernelError, match=r"endless: .* calls itself .*have it end"):
+        again(np.zeros(4, "float32"))
 
 
 @pytest.mark.parametrize("given", [3, functools.partial(max, 1), int])

@@ -161,11 +161,16 @@ def trace(
     scalars = tuple(
         graph.scalar(parameter.name, parameter.dtype) for parameter in signature.scalars
     )
+    given = [Array(graph, node) for node in inputs]
+    named = {node.name: Array(graph, node, weak=True) for node in scalars}
     with span("function"), tracing(graph):
-        result = function(
-            *(Array(graph, node) for node in inputs),
-            **{node.name: Array(graph, node, weak=True) for node in scalars},
-        )
+        try:
+            result = function(*given, **named)
+        except RecursionError as error:
+            raise KernelError(
+                f"{name}: its function, or one that it calls, calls itself deeper than "
+                "Python's stack while it is traced; have it end, or scan over the steps."
+            ) from error
     outputs = _outputs(graph, inputs, result)
     nodes = reachable(output.value for output in outputs)
     _check(graph, outputs, nodes)

@@ -171,6 +171,12 @@ class Array:
     def __getitem__(self, index: Any) -> Array:
         return type(self).indexed(self, index)
 
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise KernelError(
+            f"{self.graph.kernel}: elements of a value of shape {self.shape} are assigned, "
+            "expected whole values; write where(condition, new, old), or concat parts."
+        )
+
     def __iter__(self) -> NoReturn:
         raise KernelError(
             f"{self.graph.kernel}: a value of shape {self.shape} cannot be iterated while "
