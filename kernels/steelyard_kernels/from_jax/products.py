@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import product
 from math import prod
 from string import ascii_letters
 from typing import Final
@@ -11,7 +10,7 @@ from typing import Final
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
-from steelyard_kernels.array.value import apply
+from steelyard_kernels.array.windows import Window, windowed
 from steelyard_kernels.from_jax.equation import Equation, Rule
 from steelyard_kernels.from_jax.values import Value, element, reshape
 from steelyard_kernels.monoids import MONOIDS
@@ -107,42 +106,27 @@ def _reduction(function: Callable[..., Array]) -> Rule:
 
 
 def _of_windows(reduction: str) -> Rule:
-    """Return the rule of a reduction of windows: their elements one after another."""
+    """Return the rule of a reduction of windows."""
     row = MONOIDS[reduction]
 
     def rule(equation: Equation) -> Value:
         (x,), given = equation.arrays(), equation.params
         if any(each != 1 for each in given["base_dilation"]):
             raise equation.refusal("of a dilated array is not supported")
-        sizes = tuple(given["window_dimensions"])
-        if prod(sizes) > MOST_IN_WINDOW:
-            raise equation.refusal(
-                f"of windows of {prod(sizes)} elements is not supported, expected at "
-                f"most {MOST_IN_WINDOW}"
-            )
-        start = row.neutral(x.dtype)
-        x = xp.pad(
-            x, [(int(low), int(high)) for low, high in given["padding"]], value=start
-        )
-        shape, found = equation.outputs[0].shape, None
+        pads = [int(low) for low, _ in given["padding"]]
         steps, apart = given["window_strides"], given["window_dilation"]
-        for place in product(*map(range, sizes)):
-            each = zip(place, apart, steps, shape, strict=True)
-            part = x[
-                tuple(
-                    slice(k * d, k * d + (n - 1) * s + 1 if n else 0, s)
-                    for k, d, s, n in each
-                )
-            ]
-            found = part if found is None else apply(row.combine, found, part)
-        assert found is not None
-        return found
+        numbers = given["window_dimensions"], steps, pads, apart
+        windows = [Window(*map(int, each)) for each in zip(*numbers, strict=True)]
+        counts = equation.outputs[0].shape
+        values, start = windowed(x, counts, windows), row.neutral(x.dtype)
+        if start:
+            ones = xp.full(x.shape, fill_value=True, dtype="bool")
+            values = xp.where(windowed(ones, counts, windows), values, start)
+        found = getattr(xp, reduction)(values, axis=tuple(range(-x.ndim, 0)))
+        return xp.astype(found, x.dtype)
 
     return rule
 
-
-MOST_IN_WINDOW: Final = 64
-"""Elements of a window, each of which is an operand of its own."""
 
 RULES: Final[dict[str, Rule]] = {
     "conv_general_dilated": _convolution,
