@@ -3,6 +3,7 @@
 Nothing here needs PyTorch: see `torch_graphs`. `test_from_torch_live` does.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -88,20 +89,20 @@ def calls(*operations, args=(X,), where="model.py:7"):
 
 def test_all_missing_operations_are_named_at_once_with_their_lines():
     """Each once, with every line that asks for it."""
-    graph = calls("aten.topk.default", "aten.abs.default", "aten.sort.default")
-    again = calls("aten.topk.default", where="model.py:9").calls
+    graph = calls("aten.kthvalue.default", "aten.abs.default", "aten.cummax.default")
+    again = calls("aten.kthvalue.default", where="model.py:9").calls
     graph = Graph("Model", graph.inputs, (*graph.calls, *again), graph.outputs)
     with pytest.raises(Unsupported) as error:
         function_of(graph)
     assert str(error.value) == (
-        "Model: PyTorch's aten.topk.default at model.py:7, model.py:9; aten.sort.default "
-        "at model.py:7 are not supported; from_torch.OPERATIONS are those that are: "
+        "Model: PyTorch's aten.kthvalue.default at model.py:7, model.py:9; "
+        "aten.cummax.default at model.py:7 are not supported; from_torch.OPERATIONS are those that are: "
         "write it with them."
     )
 
 
 def test_what_a_row_refuses_has_the_line_too():
-    """Dropout while training, indices that are a mask."""
+    """Dropout while training, a mask, several values at one, an overload's own option."""
     dropped = calls("aten.native_dropout.default", args=(Ref("x"), 0.1, True))
     with pytest.raises(
         Unsupported, match=r"native_dropout.default at model.py:7 draws"
@@ -113,10 +114,24 @@ def test_what_a_row_refuses_has_the_line_too():
     ):
         KernelFunction(function_of(masked)).program(*specs(masked))
 
+    many = calls("aten.index_put.default", args=(Ref("x"), (Ref("m"),), Ref("x")))
+    mask = GraphInput("m", TensorType((2, 3), "bool"))
+    many = Graph("Model", (*many.inputs, mask), many.calls, many.outputs)
+    with pytest.raises(Unsupported, match=r"index_put.default at model.py:7 writes as"):
+        KernelFunction(function_of(many)).program(*specs(many))
+    how = (Ref("x"), 0, Ref("x"), Ref("x"))
+    (call,) = calls("aten.scatter.reduce", args=how).calls
+    call = replace(call, keywords={"reduce": "add"})
+    graph = Graph("Model", many.inputs[:1], (call,), (Ref("call0"),))
+    with pytest.raises(
+        Unsupported, match=r"scatter.reduce at model.py:7 is called .* 'reduce'"
+    ):
+        KernelFunction(function_of(graph)).program(*specs(graph))
+
 
 def test_a_call_of_which_nothing_is_used_is_left_out():
     """With the weights that it alone reads: no error of one that is not supported."""
-    graph = calls("aten.topk.default", "aten.abs.default")
+    graph = calls("aten.kthvalue.default", "aten.abs.default")
     weight = GraphInput("w", TensorType((2,), "float32"), "unused")
     graph = Graph("Model", (*graph.inputs, weight), graph.calls, (Ref("call1"),)).live()
     assert [call.operation for call in graph.calls] == ["aten.abs.default"]

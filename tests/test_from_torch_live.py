@@ -50,7 +50,8 @@ def test_cases_are_what_pytorch_says_today(name):
         assert (one[0], one[1]) == (other[0], other[1])
         np.testing.assert_allclose(one[2], other[2], rtol=1e-6, atol=1e-6)
     made = [call.operation for call in case.graph.calls]
-    assert set(made) >= {"aten.linear.default"} or name in torch_cases.FUNCTIONS
+    whole = name in torch_cases.MODELS and name != "unet"  # which has none
+    assert ("aten.linear.default" in made) >= whole
 
 
 @pytest.mark.parametrize("layers", [1, 12])
@@ -268,15 +269,15 @@ def test_kernels_call_models():
 def test_missing_operations_are_named_with_the_users_lines():
     """Those of the model's own file, not PyTorch's."""
 
-    class Sorted(nn.Module):
+    class Ordered(nn.Module):
         def forward(self, x):
-            return torch.sort(x)[0] + torch.topk(x, 3)[0]
+            return torch.cummax(x, 0)[0] + torch.kthvalue(x, 3)[0]
 
     with pytest.raises(Unsupported) as error:
-        from_torch(Sorted(), (torch.ones(3),))
-    line = Sorted.forward.__code__.co_firstlineno + 1
+        from_torch(Ordered(), (torch.ones(3),))
+    line = Ordered.forward.__code__.co_firstlineno + 1
     where = f"at {__file__}:{line}"
-    assert f"aten.sort.default {where}; aten.topk.default {where} are" in str(
+    assert f"aten.cummax.default {where}; aten.kthvalue.default {where} are" in str(
         error.value
     )
 

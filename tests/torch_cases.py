@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - PyTorch's name for it
 from torch.utils import _pytree as pytree
 from torch_graphs import Given
-from torch_models import Bert, Gpt, Layer, Vit
+from torch_models import Bert, ClipText, Gpt, Layer, ResNet, UNet, Vit
 
 from steelyard_kernels.from_torch.arguments import taken
 from steelyard_kernels.from_torch.export import exported, graph_of
@@ -159,6 +159,68 @@ def normed(x, w, b):
         x.softmax(-1), x.softmax(1), x.log_softmax(-1), x.logsumexp(-1),
         F.layer_norm(x, (4,), w, b), F.layer_norm(x, (3, 4)), F.rms_norm(x, (4,), w),
         torch.native_layer_norm(x, (4,), w, b, 1e-5)[2], F.dropout(x, 0.5, False),
+        F.normalize(x), x.cumprod(1),
+    )  # fmt: skip
+
+
+def normed_by_channels(x, w, b, m, v):
+    """Return normalisations of what has channels."""
+    halves = (each.bfloat16() for each in (x, m, v, w, b))
+    return (
+        F.batch_norm(x, m, v, w, b), F.batch_norm(x[..., 0], m, v), F.group_norm(x, 2, w, b),
+        F.instance_norm(x, weight=w, bias=b), F.batch_norm(*halves),
+        *torch.native_group_norm(x, None, None, 2, 4, 35, 4, 1e-5),
+    )  # fmt: skip
+
+
+def pooled(x, i):
+    """Return pools, also of windows that go beyond what there is, and resized images."""
+    edged = torch.cat([torch.where(x[:1] > 1, math.nan, x[:1]), x[1:] - INF])
+    return (
+        *F.max_pool2d(edged, 3, 2, 1, ceil_mode=True, return_indices=True),
+        F.max_pool2d(x[0], (2, 3), (1, 3), (1, 0), (2, 1)), F.max_pool1d(x[:, 0], 3),
+        F.max_pool2d(i, 2), F.max_pool3d(x, 2, stride=1), F.avg_pool1d(x[:, 0], 4, 1, 2),
+        F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), F.avg_pool2d(i, 3, (1, 2)),
+        F.avg_pool2d(x, (3, 2), 2, 1, True, False), F.avg_pool3d(x, 2, divisor_override=5),
+        F.adaptive_avg_pool2d(x, (5, 3)), F.adaptive_avg_pool2d(x, (1, 4)),
+        F.adaptive_avg_pool3d(x, (2, 3, 1)), F.adaptive_avg_pool2d(x.half(), (2, 5)),
+        *F.adaptive_max_pool2d(x, (4, 3), return_indices=True),
+        F.adaptive_max_pool3d(x, 2), x.unfold(2, 3, 2), x.unfold(-1, 8, 1).unfold(0, 1, 1),
+        x.sum().unfold(0, 1, 1), F.unfold(x, 3, padding=1, stride=2),
+        F.interpolate(x, scale_factor=2), F.interpolate(x, (10, 5)),
+        F.interpolate(x, scale_factor=1.7), F.interpolate(x[0], 11),
+        F.interpolate(x[None], scale_factor=(2, 1, 3)),
+        F.interpolate(x, (9, 14), mode="nearest-exact"), F.pixel_shuffle(x, 2),
+        F.interpolate(x, (3, 11), mode="bilinear", align_corners=True),
+    )  # fmt: skip
+
+
+def put(x, i, m, v):
+    """Return tensors of which some elements are others'."""
+
+    def masked(z):
+        z[z > 1] = v.sum()
+        return z
+
+    put, one, p = torch.ops.aten.index_put, v.new_full((), 3.0), i.argsort()
+    return (
+        masked(x.clone()), put(x, [None, m], one, True), put(x, [m[:2, 0]], v[0, :3]),
+        x.index_copy(1, p, v[:, :3]), x.index_add(1, i % 2, v[:, :3], alpha=2),
+        put(x, [None, p - 3, i], v[:, :3, 0]), put(x, [i[:2] % 2, None, i[:2]], one),
+        x.scatter(1, p.view(1, 3, 1), v), x.scatter(2, i.expand(2, 2, 3), 7),
+        x.scatter_add(0, i.view(3, 1).expand(2, 3, 1) % 2, v), v.sum().scatter(0, i[0] * 0, 2),
+        F.fold(x[:, 0, :].reshape(1, 8, 1), (3, 3), 2, stride=2),
+        x.to(torch.int16).index_put([i[:2] % 2], i[0].short(), True),
+    )  # fmt: skip
+
+
+def in_order(x, i, b):
+    """Return values in order, and the largest."""
+    edged = torch.where(x == x.max(), math.nan, x)
+    return (
+        *x.sort(), *x.sort(1, descending=True), *torch.sort(b, dim=0, stable=True),
+        x.argsort(0), *x.topk(2), *x.topk(1, 1), *x.topk(1, 2, largest=False), *x.view(-1).argsort().topk(3),
+        *edged.topk(1, 0), *edged.topk(1, 0, largest=False), *edged.sort(), *x.sum().sort(), torch.bucketize(x, x[0, 0].sort()[0]),
     )  # fmt: skip
 
 
@@ -238,6 +300,17 @@ FUNCTIONS = {
     "written": (written, R, "2x1x4"),
     "made": (made, R),
     "normed": (normed, R, "4", "4"),
+    "normed_by_channels": (
+        normed_by_channels,
+        "2x4x5x7",
+        "4",
+        "4",
+        "4",
+        Given("4", 0.1, 2),
+    ),
+    "pooled": (pooled, "2x4x7x8", "1x5x7:int64"),
+    "put": (put, R, Given("3:int64", 0, 2), "3x4:bool", "2x4x4"),
+    "in_order": (in_order, R, "9:int32", "4x3:bool"),
     "multiplied": (multiplied, R, "4x5", "5", "5"),
     "convolved": (convolved, "2x3x8x8", "5x3x4x4", "5", "6x1x3x3"),
     "attended": (attended, Q, K, V, "2x1x1x6:bool", "5x6"),
@@ -252,6 +325,9 @@ MODELS = {
     "bert": (Bert(2, 16, 2), IDS, Given("2x7:int64", 0, 1), MASK),
     "gpt": (Gpt(2, 16, 2), IDS),
     "vit": (Vit(2, 16, 2), "2x3x8x8"),
+    "resnet": (ResNet((1, 1, 2), 4), "2x3x21x23"),
+    "unet": (UNet(4), "1x3x9x6"),
+    "clip": (ClipText(2, 16, 2), IDS),
 }
 
 
@@ -277,7 +353,7 @@ def case(name, model, given):
     every = [replace(each, place=place) for place, each in enumerate(every)]
     args = tuple(tensor(torch_graphs.values(each)) for each in every)
     with torch.no_grad():
-        for weight, found in model.named_parameters(remove_duplicate=False):
+        for weight, found in model.state_dict().items():
             kind = TensorType(tuple(found.shape), str(found.dtype)[6:])
             found.copy_(tensor(torch_graphs.weight(weight, kind)))
         results = model(*args)

@@ -69,9 +69,9 @@ def values(given):
 
 
 def weight(name, kind):
-    """Return the numbers of a weight."""
+    """Return the numbers of a weight; a variance is positive."""
     spec = f"{'x'.join(map(str, kind.shape))}:{kind.dtype}"
-    return values(Given(spec, -0.5, 0.5, name))
+    return values(Given(spec, 0.1 if "var" in name else -0.5, 0.5, name))
 
 
 def sample(result):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,16 @@ from steelyard_kernels.from_torch.graph import (
 
 WHOLE: Final = ("scaled_dot_product_attention", "linear", "matmul", "layer_norm")
 """Operations of ATen's that are translated as they are, and not taken apart."""
+
+APART: Final = (
+    "bucketize.Tensor",
+    "grid_sampler_2d.default",
+    "linalg_vector_norm.default",
+    "upsample_bilinear2d.vec",
+    "upsample_linear1d.vec",
+    "upsample_trilinear3d.vec",
+)
+"""Core operations that are taken apart all the same, as PyTorch's own compilers do."""
 
 _FRAME: Final = re.compile(r'File "(.+?)", line (\d+)')
 _PLACED: Final = ("device", "layout", "memory_format")
@@ -47,6 +58,8 @@ def exported(
     table = torch.export.default_decompositions()
     for name in WHOLE:
         table.pop(getattr(torch.ops.aten, name).default, None)
+    apart = [attrgetter(name)(torch.ops.aten) for name in APART]
+    table.update(torch._decomp.get_decompositions(apart))  # noqa: SLF001 - as documented
     return program.run_decompositions(table)
 
 

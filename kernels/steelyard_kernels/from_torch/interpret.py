@@ -10,7 +10,14 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
 from steelyard_kernels.errors import CompilerBug, KernelError, Unsupported
 from steelyard_kernels.extents import Extent, runtime
-from steelyard_kernels.from_torch import elementwise, shapes, sums
+from steelyard_kernels.from_torch import (
+    elementwise,
+    norms,
+    shapes,
+    sums,
+    windows,
+    writes,
+)
 from steelyard_kernels.from_torch.call import Row, Site, converted
 from steelyard_kernels.from_torch.graph import (
     Argument,
@@ -26,8 +33,11 @@ from steelyard_kernels.imported import identifier
 
 ROWS: Final[Mapping[str, Row]] = {
     **elementwise.ROWS,
+    **norms.ROWS,
     **shapes.ROWS,
     **sums.ROWS,
+    **windows.ROWS,
+    **writes.ROWS,
 }
 """What is done for each operation of ATen's: by its name, or its overload's."""
 
@@ -127,6 +137,10 @@ def _translated(kernel: str, call: Call, known: Mapping[str, Any]) -> Any:
     assert row is not None
     given = [_read(known, each) for each in call.args]
     keywords = {key: _read(known, each) for key, each in call.keywords.items()}
+    try:
+        inspect.signature(row).bind(site, *given, **keywords)
+    except TypeError as error:  # an overload, or an option, that the row has not
+        raise site.refusal(f"is called as is not supported: {error}") from None
     try:
         found = row(site, *given, **keywords)
     except Unsupported:

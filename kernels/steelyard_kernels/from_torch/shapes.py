@@ -93,6 +93,23 @@ def _gathered(_: Site, x: Array, dim: int, index: Array) -> Array:
     return xp.take_along_axis(x, index, axis=dim)
 
 
+def _in_order(
+    _: Site, x: Array, dim: int = -1, descending: bool = False, **named: Any
+) -> tuple[Array, Array]:
+    """Return values in order, equal ones in theirs, and where they were."""
+    how = {"axis": named.get("dim", dim)}
+    how["descending"] = named.get("descending", descending)
+    if not x.ndim:
+        return x, xp.zeros((), "int64")
+    return xp.sort(x, **how), xp.argsort(x, **how)
+
+
+def _top(
+    _: Site, x: Array, k: int, dim: int = -1, largest: bool = True, *__: Any
+) -> tuple[Array, Array]:
+    return xp.topk(x, k, axis=dim, largest=largest)
+
+
 ROWS: Final[dict[str, Row]] = {
     "_to_copy": _itself,
     "alias": _itself,
@@ -120,8 +137,10 @@ ROWS: Final[dict[str, Row]] = {
     "select": lambda _, x, axis, index: _along(x, axis, index),
     "slice": _sliced,
     "slice_scatter": _written,
+    "sort": _in_order,
     "split_with_sizes": _parted,
     "squeeze": _reshaped,
+    "topk": _top,
     "unsqueeze": _reshaped,
     "view": _reshaped,
     "view.dtype": lambda site, x, _: xp.bitcast(x, site.dtype),

@@ -1,4 +1,4 @@
-"""ATen's reductions, products, convolutions, normalisations and attention."""
+"""ATen's reductions, products, convolutions and attention."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def _reduced(function: Callable[..., Array], **fixed: Any) -> Row:
         return function(given, axis=axis, keepdims=keepdim, **fixed)
 
     return row
+
+
+def _running(function: Callable[..., Array]) -> Row:
+    """Return the row of a running total."""
+    return lambda site, x, axis, **_: function(converted(x, site.wide), axis=axis)
 
 
 def _found(function: Callable[..., Array]) -> Row:
@@ -95,21 +100,6 @@ def _filled(given: Sequence[Any], *defaults: Any) -> tuple[Any, ...]:
     return (*given, *defaults[len(given) :])[: len(defaults)]
 
 
-def _layer_norm(
-    site: Site, x: Array, shape: Sequence[int], *given: Any
-) -> tuple[Array, ...]:
-    """Return what is normalised, with its mean and 1 / its deviation."""
-    weight, bias, epsilon = _filled(given, None, None, 1e-5)
-    axes = tuple(range(x.ndim - len(shape), x.ndim))
-    values = converted(x, site.wide)
-    mean = xp.mean(values, axis=axes, keepdims=True)
-    rstd = xp.rsqrt(xp.var(values, axis=axes, keepdims=True) + epsilon)
-    found = (values - mean) * rstd
-    found = found if weight is None else found * weight.astype(site.wide)
-    found = found if bias is None else found + bias.astype(site.wide)
-    return found, mean, rstd
-
-
 def _weights(x: Array, dim: int, *, safe: bool = False) -> Array:
     """Return the softmax along an axis; safe: zeros, not NaN, of nothing but -inf.
 
@@ -168,10 +158,8 @@ ROWS: Final[dict[str, Row]] = {
     "argmin": _found(xp.argmin),
     "bmm": _product,
     "convolution": _convolution,
-    "cumsum": lambda site, x, axis, **_: xp.cumulative_sum(
-        converted(x, site.wide), axis=axis
-    ),
-    "layer_norm": lambda site, *given: _layer_norm(site, *given)[0],
+    "cumprod": _running(xp.cumulative_prod),
+    "cumsum": _running(xp.cumulative_sum),
     "linear": _linear,
     "matmul": _product,
     "max": _reduced(xp.max),
@@ -180,7 +168,6 @@ ROWS: Final[dict[str, Row]] = {
     "min": _reduced(xp.min),
     "min.dim": _with_places(xp.min, xp.argmin),
     "mm": _product,
-    "native_layer_norm": _layer_norm,
     "prod": _reduced(xp.prod),
     "scaled_dot_product_attention": _attention,
     "sum": _reduced(xp.sum),
