@@ -328,14 +328,22 @@ def test_what_is_another_program_at_a_calls_extents_is_built_by_itself(function)
         np.testing.assert_allclose(ranged(x), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_programs_that_are_none_beyond_the_bound_are_built_up_to_it():
+@pytest.mark.parametrize("most", [35, 64, 200])
+def test_programs_that_are_none_beyond_the_bound_are_built_up_to_it(most):
     """As those whose arrays have a row for each word that there may be."""
-    words = Extent("words", 200)
-    ranged = made(lambda x, w: xp.tanh(x) + w[: x.shape[0]], [(words, 12), (200, 12)])
-    for count in (1, 64, 199, 200):
+    words = Extent("words", most)
+    ranged = made(lambda x, w: xp.tanh(x) + w[: x.shape[0]], [(words, 12), (most, 12)])
+    for count in (1, 2, most // 3, most - 1, most):
         rng = np.random.default_rng(count)
-        x, w = (rng.standard_normal((n, 12)).astype("float32") for n in (count, 200))
+        x, w = (rng.standard_normal((n, 12)).astype("float32") for n in (count, most))
         np.testing.assert_allclose(ranged(x, w), np.tanh(x) + w[:count], atol=1e-6)
+
+
+def test_a_bound_with_too_few_extents_below_it_is_refused_where_a_table_ends():
+    """With what is missing beyond it."""
+    ranged = made(lambda x, w: x + w[: x.shape[0]], [(Extent("words", 20), 3), (20, 3)])
+    with pytest.raises(KernelError, match=r"at extents up to \(\d+,\): .*\(20, 3\)"):
+        ranged(np.ones((4, 3), "float32"), np.ones((20, 3), "float32"))
 
 
 def test_kernels_of_extents_pickle():
@@ -358,6 +366,16 @@ def test_points_are_in_parts_of_no_size(bounds):
         assert min(own) >= bound
         assert max(own) > 2 * min(own)
     assert all(len(set(point)) == len(point) for point in at)
+
+
+@pytest.mark.parametrize("bounds", [(35,), (64,), (512,), (8, 64), (64, 77)])
+def test_points_lie_below_bounds_that_have_so_many(bounds):
+    """At least below one of several."""
+    least = [min(own) for own in zip(*points(bounds, 0), strict=True)]
+    most = [max(own) for own in zip(*points(bounds, 0), strict=True)]
+    assert min(least) >= 5
+    below = [top <= bound for top, bound in zip(most, bounds, strict=True)]
+    assert below == [bound >= 35 for bound in bounds]
 
 
 def test_numbers_are_formulas_of_extents():

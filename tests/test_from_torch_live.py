@@ -17,7 +17,7 @@ import torch_cases  # noqa: E402 - imports torch
 import torch_graphs  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
-from torch_models import Bert, Layer  # noqa: E402
+from torch_models import Bert, Gpt, Layer  # noqa: E402
 
 RESULTS = torch_graphs.read()
 pytestmark = pytest.mark.filterwarnings(
@@ -228,6 +228,23 @@ def test_extents_of_dynamic_shapes_are_those_of_each_call():
         kernel(*words(3, 41))
     with pytest.raises(KernelError, match=r"x is of float32 \(3, 5, 9\), expected"):
         kernel(torch.randn(3, 5, 9), mask)
+
+
+def test_texts_are_as_long_as_a_model_has_places():
+    """Of 64, up to the last one."""
+
+    class Logits(Gpt):
+        def forward(self, ids):
+            """Return logits alone."""
+            return super().forward(ids)[0]
+
+    model = Logits(1, 16, 2, length=64).eval()
+    axes = {1: torch.export.Dim("words", min=3, max=64)}
+    kernel = from_torch(model, (torch.ones(2, 9, dtype=int),), dynamic_shapes=(axes,))
+    for count in (3, 9, 63, 64):
+        ids = torch.randint(0, 40, (2, count))
+        with torch.no_grad():
+            assert torch.allclose(kernel(ids), model(ids), atol=1e-4)
 
 
 def test_an_argument_may_give_an_extent_alone():

@@ -48,8 +48,9 @@ ALONG: Final = 9
 """Extents of an axis that are looked at, up to more than twice the first: an axis is in
 as many parts at all of these only where it is one part."""
 
-BELOW: Final = 128
-"""The least bound below which there are as many extents to look at."""
+FEWEST: Final = 5
+"""Elements of an axis, of fewer of which nothing is known: a bound that has not so many
+extents below it is looked at from it on."""
 
 SLOWER: Final = 1.5
 """How much more time than under the best schedule is no reason to look further."""
@@ -64,27 +65,28 @@ TRIED: Final = 64
 """Schedules that are lowered at most, the best predicted first."""
 
 
+class _Beyond(Unsupported):
+    """There is no program at some extents, as where a table ends at the bound."""
+
+
 def points(bounds: Sequence[int], least: int) -> tuple[Point, ...]:
     """Return extents of all axes, from their bounds or `least` on, even and odd ones.
 
     None is a multiple of 3 or 4, or one more than a multiple of 4, and no two axes have
     the same: what is whole, or is one more, has code that others cannot share. With a
-    `least` of 0 those of bounds that have as many below them are below.
+    `least` of 0 those of bounds that have as many below them are below: a table that is
+    as long is no part of one at the bound.
     """
     taken: set[int] = set()
-    every = []
-    for bound in bounds:
-        first, turn, own = max(bound, least), 1, list[int]()
-        if not least and bound >= BELOW:
-            turn = -1
-        last = first * 11 // 5 if turn > 0 else first * 5 // 11
-        for place in range(ALONG):
-            wanted = first + place * (last - first) // (ALONG - 1)
-            while wanted % 4 != 2 + place % 2 or not wanted % 3 or wanted in taken:
-                wanted += turn
-            own.append(wanted)
-            taken.add(wanted)
-        every.append(own)
+    every: list[list[int]] = [[] for _ in bounds]
+    # The longest first: below it there is most room.
+    for axis, bound in sorted(enumerate(bounds), key=lambda e: 0 if least else -e[1]):
+        first = max(bound, least)
+        own = [] if least else _along(first - 1, first * 5 // 11, taken)
+        if min(own, default=0) < FEWEST:
+            own = _along(first, first * 11 // 5, taken)
+        taken.update(own)
+        every[axis] = own
     return tuple(
         tuple(
             [
@@ -94,6 +96,19 @@ def points(bounds: Sequence[int], least: int) -> tuple[Point, ...]:
         )
         for at in range(ALONG if len(bounds) == 1 else 2 * ALONG)
     )
+
+
+def _along(first: int, last: int, taken: set[int]) -> list[int]:
+    """Return extents of an axis from the first on, towards the last."""
+    own: list[int] = []
+    turn = 1 if last > first else -1
+    for place in range(ALONG):
+        wanted = first + place * (last - first) // (ALONG - 1)
+        others = taken.union(own)
+        while wanted % 4 != 2 + place % 2 or not wanted % 3 or wanted in others:
+            wanted += turn
+        own.append(wanted)
+    return own
 
 
 def ranged(
@@ -110,7 +125,7 @@ def ranged(
         try:
             made = _ranged(trace, at, tuple(bounds), asked)
         except KernelError as error:
-            why = why or error
+            why = error if why is None or isinstance(why, _Beyond) else why
             continue
         if best is None or made.slower < best.slower:
             best = made
@@ -128,7 +143,7 @@ def _ranged(
     bounds: Point,
     asked: Request,
 ) -> Ranged:
-    programs = [trace(point) for point in at]
+    programs = _traced(trace, at)
     fitter = Fitter(at, bounds)
     try:
         alike = likeness(programs, fitter)
@@ -138,7 +153,7 @@ def _ranged(
     most = plan_of(replace(asked, program=simplify(trace(bounds))))
     found = _plans(made, (most, made[at.index(max(at, key=prod))]), asked)
     fresh = dict[Point, Sequence[Program]]()
-    for point in _fresh(at):
+    for point in _fresh(at, bounds):
         with suppress(KernelError):
             program = trace(point)
             if alike.serves(program, point):
@@ -169,6 +184,13 @@ def _ranged(
     return Ranged(alike, most, tuple(parts))
 
 
+def _traced(trace: Callable[[Point], Program], at: Sequence[Point]) -> list[Program]:
+    try:
+        return [trace(point) for point in at]
+    except KernelError as error:
+        raise _Beyond(f"at extents up to {max(at)}: {error}") from error
+
+
 def _plans(
     programs: Sequence[Program], like: tuple[Plan | None, Program], asked: Request
 ) -> list[Plan | None]:
@@ -187,15 +209,19 @@ def _plans(
     return [plan_of(replace(asked, program=each)) for each in programs]
 
 
-def _fresh(at: Sequence[Point]) -> Iterator[Point]:
+def _fresh(at: Sequence[Point], bounds: Point) -> Iterator[Point]:
     """Yield extents that no formula is made of, no fewer, the same ones each time.
 
-    Kernels of fewer elements may well have less memory, or smaller parts.
+    Kernels of fewer elements may well have less memory, or smaller parts. There are none
+    beyond the bounds where no points are.
     """
     draw = Random(repr(at))  # noqa: S311 - of numbers that anyone may know
+    ends = [
+        (min(own), 2 * max(own) if max(own) > bound else bound)
+        for own, bound in zip(zip(*at, strict=True), bounds, strict=True)
+    ]
     for _ in range(FRESH):
-        own = zip(*at, strict=True)
-        yield tuple([draw.randint(min(each), 2 * max(each)) for each in own])
+        yield tuple([draw.randint(*each) for each in ends])
 
 
 def _launched(program: Program, like: Plan | None, asked: Request) -> list[Program]:
