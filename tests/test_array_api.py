@@ -145,10 +145,10 @@ REASONS = {
     "values do not change: return a new one": "__setitem__",
     "shapes are static": """nonzero unique_all unique_counts
         unique_inverse unique_values""",
-    "decompositions and what is made of them are a library's": """cholesky cross det
+    "decompositions are a library's": """cholesky cross det
         eigh eigvalsh inv matrix_norm matrix_power matrix_rank pinv qr slogdet solve svd
         svdvals vector_norm""",
-    "Fourier transforms are a library's": """fft fftfreq fftn fftshift hfft ifft ifftn
+    "a library's": """fft fftfreq fftn fftshift hfft ifft ifftn
         ifftshift ihfft irfft irfftn rfft rfftfreq rfftn""",
 }
 MISSING = {name: why for why, names in REASONS.items() for name in names.split()}
@@ -187,7 +187,7 @@ def page():
         "",
         f"Of {count} names of the Python array API standard (2024.12)",
         f"`steelyard_kernels.array` has all but {len(MISSING)}, and all parameters but",
-        "`device`. Shapes are static.",
+        "`device`. Shapes are static. Floats made without a dtype are float32.",
         "",
         f"Beside its dtypes there are {names(set(ALL) - set(STORED) - standard)};",
         f"{names(STORED)} are stored, and computed as float32. Arrays of the",
@@ -289,9 +289,9 @@ def test_operators_are_numpys(op):
 
 MADE = {
     "arange": lambda xp: xp.arange(3, 20, 4),
-    "arange down": lambda xp: xp.arange(5.0, 1.0, -0.75),
-    "linspace": lambda xp: xp.linspace(-1.0, 2.0, 7),
-    "half open": lambda xp: xp.linspace(0.0, 1.0, 4, endpoint=False),
+    "arange down": lambda xp: xp.arange(5.0, 1.0, -0.75, dtype="float64"),
+    "linspace": lambda xp: xp.linspace(-1.0, 2.0, 7, dtype="float64"),
+    "half open": lambda xp: xp.linspace(0.0, 1.0, 4, dtype="float64", endpoint=False),
     "eye": lambda xp: xp.eye(3, 5, k=1, dtype="float64"),
     "tril": lambda xp: xp.tril(xp.ones((2, 3, 4), dtype="float64"), k=-1),
     "triu": lambda xp: xp.triu(xp.ones((2, 3, 4), dtype="float64"), k=1),
@@ -344,6 +344,25 @@ def test_what_is_made_of_shapes_is_numpys(name):
     seen, want = made(np.zeros((), np.float32)), np.asarray(MADE[name](np))
     assert seen.dtype == want.dtype
     np.testing.assert_allclose(seen, want, rtol=1e-15)
+
+
+def test_the_default_of_floating_numbers_is_float32():
+    """Of each function that makes them without a dtype; NumPy's values keep theirs."""
+
+    @kernel
+    def made(x):
+        return (
+            xp.zeros(2), xp.ones(2), xp.empty(2), xp.full(2, 0.1), xp.eye(2),
+            xp.linspace(0, 1, 2), xp.arange(0.1, 2), xp.asarray([0.1, 0.2]),
+            xp.asarray([np.float32(0.1), 2]), xp.asarray(np.array([0.1, 0.2])),
+            xp.asarray([0.1, 0.2], dtype="float64"), xp.asarray([[1, 2]]) + x,
+        )  # fmt: skip
+
+    *single, given, wide, whole = made(np.zeros((), np.int64))
+    assert {each.dtype.name for each in single[:-1]} == {"float32"}
+    assert {each.dtype.name for each in (single[-1], given, wide)} == {"float64"}
+    assert whole.dtype == np.int64
+    assert given.tolist() == wide.tolist() == [0.1, 0.2]
 
 
 def test_the_first_nan_is_the_largest_and_the_smallest():
@@ -452,8 +471,9 @@ CONSTANTS = [
 
 @pytest.mark.parametrize("value", CONSTANTS, ids=lambda value: str(np.shape(value)))
 def test_lists_and_arrays_of_numpy_are_constants(value):
-    """To the bit."""
+    """To the bit; floats of lists are of the default dtype."""
     seen, want = kernel(lambda: xp.asarray(value))(), np.asarray(value)
+    want = want.astype("f4") if isinstance(value, list) and want.dtype == "f8" else want
     assert (seen.dtype, seen.shape) == (want.dtype, want.shape)
     assert seen.tobytes() == want.tobytes()
 

@@ -133,7 +133,7 @@ def test_numbers_of_numpys_are_numbers():
     made = kernel(
         lambda: (xp.arange(n), xp.full((2,), n), xp.full(2, f), xp.linspace(f, n, 2))
     )
-    want = [np.arange(3), np.full(2, 3), np.full(2, f), np.array([0.5, 3])]
+    want = [np.arange(3), np.full(2, 3), np.full(2, f), np.float32([0.5, 3])]
     for seen, each in zip(made(), want, strict=True):
         same(seen, each)
 

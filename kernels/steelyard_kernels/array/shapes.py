@@ -17,6 +17,9 @@ from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Shape
 
+DEFAULT: Final = dtypes.float32
+"""The dtype of floating numbers that are made without one: the array API's default."""
+
 
 def arange(
     start: float,
@@ -28,7 +31,7 @@ def arange(
 ) -> Array:
     """Return start, start + step, ... before stop; of one number 0, 1, ... below it.
 
-    The dtype is int64 where all numbers are ints, else float64, as Python's are.
+    The dtype is int64 where all numbers are ints, else float32.
     """
     graph = current("arange")
     ends = (0, start) if stop is None else (start, stop)
@@ -40,7 +43,7 @@ def arange(
             "numbers and a step that is not 0; give it another step."
         )
     count = max(0, math.ceil((last - first) / step))
-    wanted = dtypes.of(dtype) if dtype else dtypes.int64 if whole_ else dtypes.float64
+    wanted = dtypes.of(dtype) if dtype else dtypes.int64 if whole_ else DEFAULT
     (count,) = extents("arange", (count,))
     if wanted.kind == "int":  # which has all of them if it has both ends
         for end in (first, first + (count - 1) * step) if count else ():
@@ -62,14 +65,17 @@ def linspace(
     dtype: DType | str | None = None,
     endpoint: bool = True,
 ) -> Array:
-    """Return num numbers from start to stop, evenly spaced; `endpoint`: stop is one."""
+    """Return num numbers from start to stop, evenly spaced; `endpoint`: stop is one.
+
+    They are computed in float64, and by default float32.
+    """
     (count,) = extents("linspace", (num,))
     start, stop = real("linspace", start), real("linspace", stop)
     steps = max(1, count - 1 if endpoint else count)
     places = arange(count, dtype="float64")
     line = places * ((stop - start) / steps) + start
     last = places == float(steps)
-    return apply("where", last, float(stop), line, first=1).astype(dtype or "float64")
+    return apply("where", last, float(stop), line, first=1).astype(dtype or DEFAULT)
 
 
 def eye(
@@ -85,7 +91,7 @@ def eye(
     return (
         apply("equal", _off_diagonal(shape), integer("eye", k))
         .astype("int32")
-        .astype(dtype or "float32")
+        .astype(dtype or DEFAULT)
     )
 
 
@@ -146,20 +152,29 @@ def asarray(
 ) -> Array:
     """Return an array as it is, a Python number as one of shape ().
 
-    NumPy's arrays and scalars and nested lists of numbers are constants, of NumPy's
-    dtypes: integers in steps, or values that change at most `CHANGES` times on the way
-    from the first to the last. No value changes, so that a copy is the same.
+    NumPy's arrays and scalars are constants of their dtypes, nested lists of Python's
+    numbers of bool, int64 or float32: integers in steps, or values that change at most
+    `CHANGES` times on the way from the first to the last. No value changes, so that a copy
+    is the same.
     """
     del copy
     is_constant = isinstance(obj, np.ndarray | np.generic | list | tuple)
     x = _constant(obj) if is_constant else as_array(obj, "asarray")
     if dtype is None:
-        return x
+        own = isinstance(obj, list | tuple) and not _has_numpys(obj)
+        return x.astype(DEFAULT) if own and x.dtype.kind == "float" else x
     wanted = dtypes.of(dtype)
     if isinstance(obj, int | list | tuple) and {x.dtype.kind, wanted.kind} == {"int"}:
         for each in np.unique(np.asarray(obj)):  # few: it was a constant
             number(x.graph, int(each), wanted)
     return x.astype(wanted)
+
+
+def _has_numpys(values: Any) -> bool:
+    """Say whether nested lists have values of NumPy's, which have dtypes."""
+    if isinstance(values, list | tuple):
+        return any(map(_has_numpys, values))
+    return isinstance(values, np.ndarray | np.generic)
 
 
 CHANGES: Final = 64
@@ -199,8 +214,8 @@ def full(
 ) -> Array:
     """Return an array of one value, by default of bool, int64 or float32 as that is."""
     kind = kind_of(real("full", fill_value))
-    kind = {"bool": "bool", "int": "int64"}.get(kind, "float32")
-    return _filled("full", shape, fill_value, dtype or kind)
+    own = {"bool": dtypes.bool_, "int": dtypes.int64}.get(kind, DEFAULT)
+    return _filled("full", shape, fill_value, dtype or own)
 
 
 def _filled(what: str, shape: Shape | int, value: object, dtype: DType | str) -> Array:
@@ -211,12 +226,12 @@ def _filled(what: str, shape: Shape | int, value: object, dtype: DType | str) ->
 
 def zeros(shape: Shape | int, dtype: DType | str | None = None) -> Array:
     """Return an array of zeros, by default of float32."""
-    return full(shape, 0, dtype or "float32")
+    return full(shape, 0, dtype or DEFAULT)
 
 
 def ones(shape: Shape | int, dtype: DType | str | None = None) -> Array:
     """Return an array of ones, by default of float32."""
-    return full(shape, 1, dtype or "float32")
+    return full(shape, 1, dtype or DEFAULT)
 
 
 def empty(shape: Shape | int, dtype: DType | str | None = None) -> Array:
