@@ -244,6 +244,16 @@ def test_stopped_values_are_constants():
         np.testing.assert_array_equal(found, x)
 
 
+@pytest.mark.parametrize("count", [-1, -2, -3, -8])
+def test_slopes_of_negative_powers_are_infinite_at_zero(count):
+    """Not NaN, and 0 at infinity."""
+    x = np.array([0.0, -0.0, 2.0, np.inf])
+    found = kernel(grad(lambda x: xp.sum(x**count)))(x)
+    even = 1 if count % 2 else -1
+    want = [-np.inf, even * -np.inf, count * 2.0 ** (count - 1), -0.0]
+    np.testing.assert_array_equal(found, want)
+
+
 def test_a_gradient_is_a_kernel():
     """With the parameters of its function, runtime scalars too."""
 

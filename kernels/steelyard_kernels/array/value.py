@@ -247,13 +247,16 @@ def dot(a: Array | object, b: Array | object) -> Array:
 
 
 def power(x: Array, exponent: Operand) -> Array:
-    """Return x ** exponent: a product where that is a known integer, of integers too."""
+    """Return x ** exponent: a product where that is a known integer, of integers too.
+
+    Of a negative one it is the reciprocal's, whose slope is right at 0 and infinity.
+    """
     is_whole = isinstance(exponent, float) and exponent.is_integer()
     count = whole(int(exponent) if is_whole and x.dtype.kind == "float" else exponent)
     if count is None or abs(count) > 64:
         return apply("pow", x, exponent)
     if count < 0:
-        return apply("divide", 1.0, power(x, -count))
+        return power(apply("divide", 1.0, x), -count)
     if count < 2:
         one = number(x.graph, 1, x.dtype)
         return x if count else Array(x.graph, x.graph.broadcast(one, x.shape), x.weak)
