@@ -55,6 +55,37 @@ def test_a_number_given_by_another_kernel_has_to_fit():
         kernel(lambda x: added(x, k=300))(np.zeros(2, "int8"))
 
 
+@kernel
+def affine(x, *, n: int = 3):
+    """Return what is computed of a scalar, in int64 and then in the array's dtype."""
+    return x + ((n * 1000 - 2) // 7) * n
+
+
+def test_what_is_computed_of_a_number_has_to_fit_as_well():
+    """In the dtype that it is computed in, and in the array's."""
+    for _ in range(4):
+        for n in (0, 15, -15):
+            found = affine(np.zeros(2, "int16"), n=n)
+            assert found.tolist() == [(n * 1000 - 2) // 7 * n] * 2
+        assert affine(np.zeros(2, "int16")).tolist() == [1284, 1284]
+        with pytest.raises(KernelError, match=r"n is 16, of which 36560 is computed"):
+            affine(np.zeros(2, "int16"), n=16)
+        with pytest.raises(KernelError, match=r"expected a number of int8"):
+            affine(np.zeros(2, "int8"))
+        for n in (2**33, 2**60):
+            with pytest.raises(KernelError, match=r"expected a number of int64"):
+                affine(np.zeros(2, "int64"), n=n)
+    within = kernel(lambda x: affine(x, n=16))
+    with pytest.raises(KernelError, match=r"36560 is computed of numbers, expected"):
+        within(np.zeros(2, "int16"))
+
+
+def test_arithmetic_of_another_dtype_may_wrap():
+    """As that of arrays, where a scalar was cast on purpose."""
+    mixed = kernel(lambda x, *, n=3: x ^ (xp.astype(n, "uint32") * 2654435761))
+    assert mixed(np.zeros(1, "uint32"), n=3).tolist() == [3 * 2654435761 % 2**32]
+
+
 def test_keys_of_random_numbers_are_whole_int64():
     """Of a scalar both words count."""
 

@@ -18,6 +18,7 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array.value import Array as Traced
 from steelyard_kernels.array.value import kind_of
 from steelyard_kernels.artifact import Artifact, Failure
+from steelyard_kernels.calling import wholes
 from steelyard_kernels.calling.convention import Convention, Fresh
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
@@ -292,7 +293,7 @@ def packed(
     convention: Convention, addresses: Sequence[int], scalars: Mapping[str, float]
 ) -> list[int]:
     """Return the words of a launch's slots."""
-    check_scalars(convention, scalars)
+    wholes.check(convention.built.program.name, convention.computed, scalars)
     words = list(convention.words)
     for place, number in convention.addressed:
         words[place] += addresses[number]
@@ -301,28 +302,6 @@ def packed(
             convention.built.program.name, name, scalars[name], code
         )
     return words
-
-
-def check_scalars(convention: Convention, scalars: Mapping[str, float]) -> None:
-    """Raise KernelError for an int beyond the arrays' dtype that it is computed with in."""
-    for name, dtype in convention.narrow:
-        if not dtype.smallest <= scalars[name] <= dtype.largest:
-            raise KernelError(
-                f"{convention.built.program.name}: scalar {name} is {scalars[name]}, "
-                f"expected a number of {dtype}, in which it is computed with; pass one, "
-                "or cast the array to a wider dtype."
-            )
-
-
-def fitting(
-    convention: Convention, defaults: Mapping[str, float] | None
-) -> Mapping[str, float] | None:
-    """Return the scalars' defaults; None where a call that gives none is refused."""
-    try:
-        check_scalars(convention, defaults or {})
-    except (KernelError, KeyError):
-        return None
-    return defaults
 
 
 def _encoded(kernel: str, name: str, value: float, code: str) -> int:

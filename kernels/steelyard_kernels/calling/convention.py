@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from steelyard_kernels.artifact import Artifact
-from steelyard_kernels.dtypes import DType, bool_
-from steelyard_kernels.expression.expr import Cast, Input, Output, Scalar, Shape
+from steelyard_kernels.calling.wholes import Computed, computed
+from steelyard_kernels.dtypes import bool_
+from steelyard_kernels.expression.expr import Input, Output, Shape
 from steelyard_kernels.ir.loops import Tensor
 from steelyard_kernels.plan.launches import WORKSPACE
 
@@ -37,7 +38,8 @@ class Convention:
     bytes), which must not overlap; `words` are the slots' values with zeros where the
     address of an array is added (`addressed`: place, number) or a scalar (`scalars`: place,
     name, format) goes, or what is made of an array's (`tensors`: place, number,
-    tensor); `narrow` are the integers that scalars are cast to, by name; `result` picks of a call's arrays what the function returns;
+    tensor); `computed` are the integers that are made of scalars;
+    `result` picks of a call's arrays what the function returns;
     `streams` says that stores go round the caches, `spare` are workspaces in no use.
     """
 
@@ -52,7 +54,7 @@ class Convention:
     words: tuple[int, ...]
     addressed: tuple[tuple[int, int], ...]
     scalars: tuple[tuple[int, str, str], ...]
-    narrow: tuple[tuple[str, DType], ...]
+    computed: tuple[Computed, ...]
     tensors: tuple[tuple[int, int, Tensor], ...]
     result: Callable[[Sequence[Any]], Any]
     streams: bool
@@ -105,12 +107,7 @@ def convention_of(built: Artifact, *, aligned: bool) -> Convention:
             for place, slot in enumerate(slots)
             if slot.kind == "scalar"
         ),
-        narrow=tuple(
-            (node.arg.name, node.dtype)
-            for node in program.nodes
-            if isinstance(node, Cast) and isinstance(node.arg, Scalar)
-            if node.dtype.kind == node.arg.dtype.kind == "int"
-        ),
+        computed=computed(program.nodes),
         tensors=tuple(
             (place, names.index(slot.name), slot.tensor)
             for place, slot in enumerate(slots)

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from steelyard_device import cuda
 from steelyard_kernels.artifact import Artifact, Failure
 from steelyard_kernels.calling import bind as binding
-from steelyard_kernels.calling import strides
+from steelyard_kernels.calling import strides, wholes
 from steelyard_kernels.calling.bind import Outputs, Result
 from steelyard_kernels.calling.convention import Convention
 from steelyard_kernels.calling.cuda_arrays import DiscontiguousError, Placed, placed
@@ -149,7 +149,7 @@ class Calls:
         else:
             caller.launch(packed.addresses, packed.scalars)
             if len(places[0]) == given:
-                defaults = binding.fitting(packed.convention, self._defaults)
+                defaults = wholes.fitting(packed.convention.computed, self._defaults)
                 self._note(places, partial(Remembered, packed, caller, defaults))
             if not any(isinstance(each, cuda.View) for each in packed.given):
                 self._offer(packed, caller)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from steelyard_device import cuda
 from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.calling import bind as binding
+from steelyard_kernels.calling import wholes
 from steelyard_kernels.calling.cuda_bind import Packed, encoded, launch_of
 from steelyard_kernels.schedule.gpu import VECTOR_BYTES
 
@@ -97,7 +98,7 @@ class Caller:
     ) -> list[Any]:
         """Return what the slots get, as it is packed."""
         convention = self._convention
-        binding.check_scalars(convention, scalars)
+        wholes.check(convention.built.program.name, convention.computed, scalars)
         words: list[Any] = list(convention.words)
         for place, number in convention.addressed:
             words[place] += addresses[number]

@@ -16,6 +16,7 @@ from steelyard_device import cpu, series
 from steelyard_device.dispatch import Array, Dispatch, Exchange, Record, Scalar
 from steelyard_kernels import cost
 from steelyard_kernels.calling import bind as binding
+from steelyard_kernels.calling import wholes
 from steelyard_kernels.calling.convention import Convention
 from steelyard_kernels.calling.cpu_bind import step_of, threads_of
 from steelyard_kernels.expression.expr import loops
@@ -159,7 +160,7 @@ class Recent:
         """Return a record: `head` is before a launch's words, `memory` its workspace."""
         words, first = [*head, *convention.words], len(head)
         places = []
-        defaults = binding.fitting(convention, self._defaults)
+        defaults = wholes.fitting(convention.computed, self._defaults)
         for place, number in convention.addressed:
             if memory and number == len(convention.names) - 1:
                 words[first + place] += binding.address(memory[0])
@@ -169,6 +170,7 @@ class Recent:
             if defaults is not None:
                 words[first + place] = cpu.slot(defaults[name], code)
         kind, numbers, keys = _handed(convention)
+        computed = {name for each in convention.computed for name in each.names}
         return Record(
             arrays=arrays,
             outputs=len(convention.fresh),
@@ -179,7 +181,7 @@ class Recent:
             scalars=tuple(
                 Scalar(name, first + place, code)
                 for place, name, code in convention.scalars
-                if code in {"d", "q"} and name not in dict(convention.narrow)
+                if code in {"d", "q"} and name not in computed
             ),
             needed=len({name for _, name, _ in convention.scalars})
             if defaults is None
