@@ -199,7 +199,15 @@ def test_the_first_are_chosen(lines, length, count):
         assert values.tobytes() == np.take_along_axis(x, order, 1).tobytes()
 
 
-@pytest.mark.parametrize("count", [1, 20, 150])
+def test_one_is_found_without_an_order():
+    """By two reductions, as the place of the largest."""
+    x = drawn((2, 4097), "float32")
+    for largest in (True, False):
+        nodes = simplify(kernel(first(1, largest)).program(x)).nodes
+        assert not any(getattr(node, "op", "") == "order" for node in nodes)
+
+
+@pytest.mark.parametrize("count", [2, 20, 150])
 @pytest.mark.usefixtures("short")
 def test_the_first_of_long_lines_are_those_of_their_chunks(count):
     """Chosen again from what these offer, where there are so few; on both targets."""

@@ -14,6 +14,7 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array.elementwise import bitcast
 from steelyard_kernels.array.indexing import take, take_along_axis
 from steelyard_kernels.array.moves import pad
+from steelyard_kernels.array.reductions import argmin
 from steelyard_kernels.array.shapes import asarray, integer, place_of, reshape
 from steelyard_kernels.array.value import Array, apply, as_array
 from steelyard_kernels.dtypes import DType
@@ -106,7 +107,12 @@ def topk(
         )
     if not x.shape[place]:
         return x, x.astype("int64")
-    order = _order(x, axis, largest)[(*[slice(None)] * place, slice(k))]
+    if k == 1:  # one walk, not a sort
+        key = _key(x)
+        key = apply("bitwise_invert", key) if largest else key
+        order = argmin(key, axis=place, keepdims=True).astype("int32")
+    else:
+        order = _order(x, place, largest)[(*[slice(None)] * place, slice(k))]
     return take_along_axis(x, order, axis=place), order.astype("int64")
 
 
