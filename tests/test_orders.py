@@ -222,6 +222,25 @@ def test_the_first_of_long_lines_are_those_of_their_chunks(count):
         np.testing.assert_array_equal(found[1], order)
 
 
+@pytest.mark.parametrize("several", [1, 3])
+def test_a_running_total_that_is_computed_twice_is_one_number(several):
+    """By one order of additions, so that the largest is one of them."""
+
+    @kernel
+    def where_largest(x, w):
+        total = xp.cumulative_sum(x, axis=3)
+        most = xp.max(total, axis=0, keepdims=True)
+        hits = xp.flip(xp.where(total == most, w, 0.0), axis=3)
+        zeros = xp.zeros((x.shape[0], several, 1, x.shape[3]), x.dtype)
+        return xp.flip(xp.cumulative_sum(hits, axis=3), axis=3), zeros
+
+    for rows, columns in ((2, 5), (3, 33), (5, 16)):
+        rng = np.random.default_rng(rows)
+        x, w = rng.standard_normal((rows, 1, 1, columns)), np.ones(columns)
+        found, _ = where_largest(x, w)
+        assert (found[:, 0, 0].sum(0)[0], found.min()) == (columns, 0)
+
+
 @pytest.mark.parametrize("length", [1 << 16, 300_007])
 def test_long_lines_have_kernels(length):
     """A thread's memory holds 262,144 elements, a block's 4096."""

@@ -6,7 +6,7 @@ from math import gcd, prod
 from typing import TYPE_CHECKING, Final
 
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.nest.axes import NAMES, Nest
+from steelyard_kernels.nest.axes import NAMES, Nest, names_of
 from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.keep import has_columns, has_rows, planner, total_bytes
 from steelyard_kernels.schedule import contraction, product_tiling
@@ -23,7 +23,7 @@ from steelyard_kernels.schedule.legality_gpu import (
 )
 from steelyard_kernels.schedule.lines import line_bytes
 from steelyard_kernels.schedule.model import LINE, STREAM_BYTES, Machine
-from steelyard_kernels.schedule.order import in_order, reduced_outside
+from steelyard_kernels.schedule.order import again, in_order, reduced_outside
 from steelyard_kernels.schedule.product_tiling import Tiling
 from steelyard_kernels.schedule.recipes.attention import AttentionTiling, columns_of
 from steelyard_kernels.schedule.recipes.weighted import WeightedTiling
@@ -179,6 +179,7 @@ def problem(nest: Nest, schedule: Schedule, target: str, *, aligned: bool) -> st
         why = squares_problem(nest, schedule)
     else:
         why = loops_problem(nest, schedule) or lines_problem(nest, schedule, target)
+        why = why or rounding_problem(nest, schedule)
         why = why or kept_problem(nest, schedule, target)
         why = why or columns_problem(nest, schedule)
     if target == "cuda" and schedule.blocks:
@@ -238,6 +239,22 @@ def loops_problem(nest: Nest, schedule: Schedule) -> str:
         names = {NAMES[axis] for axis in (*value.axes, *value.over)}
         if len(names & wide) > 1:
             return f"has vectors along {' and '.join(sorted(names & wide))}; choose one"
+    return ""
+
+
+def rounding_problem(nest: Nest, schedule: Schedule) -> str:
+    """Say which total would be rounded otherwise where it is computed again.
+
+    It is compared with others there, as with the largest of them, which is one of these.
+    """
+    cuts = {name: cut.factors for cut in schedule.cuts for name in cut.axes}
+    for axes in again(nest):
+        names = names_of(axes)
+        if len({cuts[name] for name in names}) > 1:
+            return (
+                f"adds up the same along {' and '.join(names)} in several orders; cut them "
+                "alike"
+            )
     return ""
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from steelyard_kernels.expression.expr import Along
+from steelyard_kernels.expression.expr import Along, Dot, Node, Reduce, Segments
+from steelyard_kernels.monoids import ALONG, MONOIDS
 from steelyard_kernels.nest.axes import Nest, Value
 
 
@@ -33,6 +34,28 @@ def in_order(nest: Nest, axis: int, values: Iterable[Value] | None = None) -> bo
 def reduced_outside(nest: Nest) -> frozenset[int]:
     """Return the axes that a reduction walks outside of others: one at a time."""
     return frozenset(axis for value in nest.values for axis in value.over[:-1])
+
+
+def again(nest: Nest) -> list[frozenset[int]]:
+    """Return the axes that one total is walked along, where that is computed again.
+
+    How they are cut says how it is rounded.
+    """
+    walks: dict[Node, list[tuple[int, ...]]] = {}
+    for value in nest.values:
+        if value.over and _is_rounded(value.node):
+            walks.setdefault(value.node, []).append(value.over)
+    every = [zip(*overs, strict=True) for overs in walks.values() if len(overs) > 1]
+    return [frozenset(axes) for pairs in every for axes in pairs if len({*axes}) > 1]
+
+
+def _is_rounded(node: Node) -> bool:
+    """Say whether what a walk comes to depends on the order of its elements."""
+    if isinstance(node, Along):
+        return bool(ALONG[node.op].total) and node.dtype.kind == "float"
+    if isinstance(node, Reduce) and MONOIDS[node.op].chooses:
+        return False
+    return isinstance(node, Reduce | Dot | Segments) and node.dtype.kind == "float"
 
 
 def residue(nest: Nest, lanes: int) -> int | None:

@@ -12,9 +12,15 @@ from steelyard_kernels.nest.axes import Nest, beyond
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule import model_cpu, model_gpu, model_product
 from steelyard_kernels.schedule.gpu import Gpu
-from steelyard_kernels.schedule.legality import fused, lines_problem, loops_problem
+from steelyard_kernels.schedule.legality import (
+    fused,
+    lines_problem,
+    loops_problem,
+    rounding_problem,
+)
 from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.model_team import Team
+from steelyard_kernels.schedule.order import again
 from steelyard_kernels.schedule.recipes import (
     contraction,
     loops,
@@ -55,7 +61,7 @@ def space(
         proposed = _on_gpu(nest, device, sought)
     else:
         proposed = _on_cpu(nest, device, sought)
-    if nest.lines:
+    if nest.lines or again(nest):
         proposed = _with_room(nest, device, proposed)
     return proposed, _model(nest, device)
 
@@ -63,11 +69,17 @@ def space(
 def _with_room(
     nest: Nest, device: Machine | Gpu, proposed: Iterator[Schedule]
 ) -> Iterator[Schedule]:
-    """Return the schedules that can keep a nest's lines; raises Unsupported for none."""
+    """Return the schedules that can keep a nest's lines, and add up alike.
+
+    Raises Unsupported for none.
+    """
     target, found = "cuda" if isinstance(device, Gpu) else "cpu", []
     why = "has no schedule"
     for schedule in proposed:
-        why = loops_problem(nest, schedule) or lines_problem(nest, schedule, target)
+        why = ""
+        if not (schedule.multiplies_tiles or schedule.multiplies_blocks):
+            why = loops_problem(nest, schedule) or lines_problem(nest, schedule, target)
+            why = why or rounding_problem(nest, schedule)
         if not why:
             found.append(schedule)
     if not found:

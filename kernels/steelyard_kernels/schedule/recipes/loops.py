@@ -14,7 +14,7 @@ from steelyard_kernels.nest.axes import NAMES, Nest
 from steelyard_kernels.nest.keep import has_columns, total_bytes
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
-from steelyard_kernels.schedule.order import in_order, reduced_outside
+from steelyard_kernels.schedule.order import again, in_order, reduced_outside
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 
 WORK: Final = 1 << 14  # operations that a core takes at a time, about
@@ -152,6 +152,9 @@ def vector_axes(nest: Nest) -> frozenset[int]:
         }
         if nest.extents[axis] > 1 and not found & together and in_order(nest, axis):
             found.add(axis)
+    for axes in again(nest):
+        if not axes <= found:
+            found -= axes
     return frozenset(found)
 
 
