@@ -282,6 +282,14 @@ def test_gradients_are_programs_as_others():
         np.testing.assert_allclose(ranged(w, x), expected["out"], rtol=1e-3, atol=1e-4)
 
 
+def test_variances_of_float64_are_of_any_number_of_values():
+    """Whose share that rounding may lose, so many times 2**-53, is no fraction of 1."""
+    ranged = made(lambda x: xp.var(x, axis=-1), [(N, S)])
+    for point in AT:
+        (x,) = drawn([(N, S)], point, "float64")
+        np.testing.assert_allclose(ranged(x), np.var(x, -1), rtol=1e-12, atol=1e-15)
+
+
 def test_wrong_extents_are_told():
     """Each in one sentence, before anything is launched."""
     ranged = made(lambda x, y: x + y, [(N, 8), (N, 8)])

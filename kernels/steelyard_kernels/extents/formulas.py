@@ -167,11 +167,11 @@ class Fitter:
         exact = list(map(Fraction, values))
         unit = max([each.denominator for each in exact])
         whole = [int(each * unit) for each in exact]
-        if len(set(values)) > 1 and all(0 < each < 1 for each in values):
+        found = self.fit(whole)
+        if found is None and all(0 < each < 1 for each in values):
             shares = [round(1 / value) for value in values]
             if all(map(_is_rounded, [1 / n for n in shares], values)):
-                unit, whole = 0, shares
-        found = self.fit(whole)
+                unit, found = 0, self.fit(shares)
         if found is None:
             points = ", ".join(map(str, self.points))
             raise Differs(f"a number is {[*values]} at extents {points}")
