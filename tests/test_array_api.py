@@ -164,9 +164,13 @@ def is_there(group, name):
     """Say whether the namespace, or an array, has a name, and one to call no mere error."""
     if not hasattr(xp.Array if group == "arrays" else xp, name):
         return False
-    called = name in STANDARD["arrays"]["self, /"].split()
+    given = dict.fromkeys(STANDARD["arrays"]["self, /"].split(), ())
+    given["__setitem__"] = 0, 1
+    called = name in given
     try:
-        kernel(lambda x: [called and getattr(x, name)(), x][1])(np.ones(1, int))
+        kernel(lambda x: [called and getattr(x, name)(*given[name]), x][1])(
+            np.ones(1, int)
+        )
     except KernelError:
         return False
     return True

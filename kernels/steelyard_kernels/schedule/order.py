@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
-from steelyard_kernels.expression.expr import Along, Dot, Node, Reduce, Segments
+from steelyard_kernels.dtypes import bool_
+from steelyard_kernels.expression.expr import Along, Apply, Dot, Node, Reduce, Segments
 from steelyard_kernels.monoids import ALONG, MONOIDS
 from steelyard_kernels.nest.axes import Nest, Value
 
@@ -39,14 +41,23 @@ def reduced_outside(nest: Nest) -> frozenset[int]:
 def again(nest: Nest) -> list[frozenset[int]]:
     """Return the axes that one total is walked along, where that is computed again.
 
-    How they are cut says how it is rounded.
+    How they are cut says how it is rounded. Where it is walked along one axis here and
+    along several there, that is nobody's concern unless something is compared.
     """
     walks: dict[Node, list[tuple[int, ...]]] = {}
     for value in nest.values:
         if value.over and _is_rounded(value.node):
             walks.setdefault(value.node, []).append(value.over)
-    every = [zip(*overs, strict=True) for overs in walks.values() if len(overs) > 1]
-    return [frozenset(axes) for pairs in every for axes in pairs if len({*axes}) > 1]
+    compares = any(
+        isinstance(v.node, Apply) and v.node.dtype is bool_ for v in nest.values
+    )
+    found: list[frozenset[int]] = []
+    for overs in walks.values():
+        if len({*map(len, overs)}) == 1:
+            found += map(frozenset, zip(*overs, strict=True))
+        elif compares:
+            found.append(frozenset(chain(*overs)))
+    return [axes for axes in found if len(axes) > 1]
 
 
 def _is_rounded(node: Node) -> bool:
