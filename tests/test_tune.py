@@ -604,9 +604,9 @@ def test_candidates_share_buffers_and_answers(tmp_path, benchmarked):
         own.write_text(BENCHMARK)
         named = f"{own}:scaled"
     point = Point(named, (), arrays, "cpu")
-    every = Tuned.of(point)._schedules.values()
+    every = [*Tuned.of(point)._schedules.values()][:3]
     first, *others = [case(point, schedule).describe() for schedule in every]
-    assert others
+    assert len(others) == 2
     assert all(replace(each, call=first.call) == first for each in others)
 
 
