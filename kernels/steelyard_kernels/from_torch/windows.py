@@ -63,6 +63,12 @@ def _largest(
     return xp.squeeze(best, axes), found
 
 
+def _windows(rank: int, size: Any, stride: Any, *rest: Any) -> list[Window]:
+    """Return each axis's windows; without a stride they stand side by side."""
+    numbers = [_each(given, rank) for given in (size, stride or size, *rest)]
+    return [Window(*each) for each in zip(*numbers, strict=True)]
+
+
 def _max_pool(rank: int) -> Row:
     def row(  # noqa: PLR0917 - as ATen has them
         site: Site,
@@ -74,8 +80,7 @@ def _max_pool(rank: int) -> Row:
         ceil_mode: bool = False,
     ) -> tuple[Array, Array]:
         del ceil_mode  # the result's shape says as much
-        numbers = [_each(e, rank) for e in (size, stride or size, padding, dilation)]
-        windows = [Window(*each) for each in zip(*numbers, strict=True)]
+        windows = _windows(rank, size, stride, padding, dilation)
         return _largest(site, x, windows)
 
     return row
@@ -100,8 +105,7 @@ def _average_pool(rank: int) -> Row:
         divisor_override: int | None = None,
     ) -> Array:
         del ceil_mode
-        numbers = [_each(e, rank) for e in (size, stride or size, padding)]
-        windows = [Window(*each) for each in zip(*numbers, strict=True)]
+        windows = _windows(rank, size, stride, padding)
         values, _ = _pooled(site, converted(x, site.wide), windows)
         total = xp.sum(values, axis=tuple(range(-rank, 0)))
         if divisor_override:
