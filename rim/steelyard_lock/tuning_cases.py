@@ -101,9 +101,9 @@ class Tuned:
         return [found[output.name] for output in seen]
 
     def reference(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the reference of all candidates: the first one's, as they are checked alike.
+        """Return the reference of all candidates: the first one's.
 
-        Cases whose references are two share no buffers, though these say the same.
+        Candidates share buffers only where their references are one object.
         """
         return self._shared.setdefault("reference", partial(self._once, function))
 

@@ -1,6 +1,7 @@
-"""Runtime integers that a kernel computes with: each has to be one of its dtype.
+"""Runtime integers of a kernel, and those computed of them: each has to fit its dtype.
 
-NumPy's and Python's do not wrap without a word. What operations on bits make does.
+One that does not is refused, as Python's and NumPy's are; results of operations on bits
+are not looked at.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def computed(nodes: Iterable[Node]) -> tuple[Computed, ...]:
 
 
 def check(kernel: str, every: Iterable[Computed], scalars: Mapping[str, float]) -> None:
-    """Raise KernelError for an int beyond the dtype that it is computed with in."""
+    """Raise KernelError for an int that its dtype does not hold."""
     values: dict[Node, int] = {}
 
     def value(node: Node) -> int:
@@ -71,7 +72,7 @@ def check(kernel: str, every: Iterable[Computed], scalars: Mapping[str, float]) 
         if isinstance(node, Cast):
             found = value(node.arg)
         elif 0 in [value(arg) for arg in node.args[1:]] and node.op in _DIVISIONS:
-            found = 0  # of which nothing is said
+            found = 0  # divisions by zero are the kernel's own
         else:
             found = _EXACT[node.op](*[value(arg) for arg in node.args])
         if not dtype.smallest <= found <= dtype.largest:
@@ -81,9 +82,8 @@ def check(kernel: str, every: Iterable[Computed], scalars: Mapping[str, float]) 
                 what = f"{found} is computed"
                 given = f"{given}, of which {what}" if given else f"{what} of numbers"
             raise KernelError(
-                f"{kernel}: {given}, expected a number of {dtype}, "
-                "in which it is computed with; pass one, or cast the array to a wider "
-                "dtype."
+                f"{kernel}: {given}, expected a number of {dtype}, the dtype of the "
+                "computation; pass one, or cast the array to a wider dtype."
             )
         values[node] = found
 

@@ -41,8 +41,8 @@ def reduced_outside(nest: Nest) -> frozenset[int]:
 def again(nest: Nest) -> list[frozenset[int]]:
     """Return the axes that one total is walked along, where that is computed again.
 
-    How they are cut says how it is rounded. Where it is walked along one axis here and
-    along several there, that is nobody's concern unless something is compared.
+    How they are cut says how it is rounded. A total that is walked along one axis here and
+    along several there counts only where something is compared.
     """
     walks: dict[Node, list[tuple[int, ...]]] = {}
     for value in nest.values:
