@@ -111,6 +111,9 @@ CASES = [
     ("product", (256, 64, 128), "float16", shared(1, 64, 2, sharing=4)),  # no ring
     ("linear_in_float32", (256, 72, 512), "float8_e4m3fn", shared(1, 64, 2)),
     ("batched", (128, 40, 72), "float16", shared(1, 32, 2)),
+    # Sums that are guarded are stored one by one.
+    ("padded", RAGGED, "float16", by_threads(1, 64, 3)),
+    ("padded", (130, 136, 136), "bfloat16", by_warps(1, 96, 2, 2)),
     # Rows that are reduced behind the product.
     ("softmax", (100, 64, 136), "float16", (1, 64, 2)),
     ("softmax", (130, 96, 136), "bfloat16", (2, 96, 2, 1, 2)),
@@ -338,6 +341,12 @@ def two_outputs(x, w):
     """Return halves and float32."""
     y = x @ w
     return y, xp.tanh(y.astype("float32"))
+
+
+@kernel
+def padded(x, w):
+    """Multiply between rows of zeros."""
+    return xp.pad(x @ w, ((3, 2), (0, 0)))
 
 
 @kernel

@@ -243,8 +243,9 @@ class Sums:
         )
         place = b.at("add", row, b.at("multiply", b.at("rem", self.lane, 4), 2))
         for at, value in values:
-            to = b.at("add", place, at[i] * APART * pitch + 8 * at[j])
-            b.store(memory, to, value, alignment=2 * HALF)
+            group, lane = divmod(at[j] * self.lanes, 2)
+            to = b.at("add", place, at[i] * APART * pitch + 8 * group + lane)
+            b.store(memory, to, value, alignment=self.lanes * HALF)
         b.effect("warp_barrier")
 
     def _first(self) -> Operand:
