@@ -276,6 +276,13 @@ TAKEN = [
         "float32 float16",
     ),
     Row(
+        "products of rows that are taken and begin anywhere",
+        lambda x, i, y: xp.sum(xp.take(x, i, axis=0) * y, axis=1),
+        "50,1001 7:int64 7,1001",
+        "float32 float16",
+        data="unit",
+    ),
+    Row(
         "taken of a view",
         lambda x, i: xp.take(xp.flip(x, axis=1) * 2.0, i, axis=1),
         "9,40 7:int64",

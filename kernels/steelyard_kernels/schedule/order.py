@@ -75,8 +75,8 @@ def residue(nest: Nest, lanes: int) -> int | None:
     None where arrays differ in that, or rows are none of one axis.
     """
     last = len(nest.extents) - 1
-    offsets = [value.offset for value in nest.values if value.source is not None]
-    offsets += [output.offset for output in nest.outputs]
+    arrays = [value for value in nest.values if value.source is not None]
+    offsets = [each.offset for each in (*arrays, *nest.outputs)]
     walked = [each for each in offsets if each.step(last) == 1 and len(each.axes) > 1]
     found = {
         step % lanes
@@ -84,9 +84,10 @@ def residue(nest: Nest, lanes: int) -> int | None:
         for axis, step in each.terms
         if axis != last and not (isinstance(axis, int) and nest.extents[axis] == 1)
     }
-    parts = [s for each in walked for t, s in each.terms if not isinstance(t, int)]
-    shifted = any(shift % lanes for shift in (*parts, *[o.constant for o in walked]))
-    if shifted or len(found) > 1:
+    shifts = [s for each in walked for t, s in each.terms if not isinstance(t, int)]
+    shifts += [v.step for v in arrays if v.offset.step(last) == 1]  # rows found by index
+    shifts += [each.constant for each in walked]
+    if len(found) > 1 or any(shift % lanes for shift in shifts):
         return None
     (row,) = found or {0}
     first_to_last = nest.lines or nest.running  # are walked from a line's beginning
