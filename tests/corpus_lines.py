@@ -130,6 +130,13 @@ LINES = [
         "7,7",
     ),
     Row(
+        "products of running sums",
+        lambda a, w: (
+            xp.cumulative_sum(a, axis=1) @ w + a @ xp.cumulative_sum(w, axis=0)
+        ),
+        "33,63 63,8; 160,64 64,64",
+    ),
+    Row(
         "running product",
         lambda x: xp.cumulative_prod(x, axis=-1),
         "5,9; 3,1",

@@ -86,6 +86,8 @@ def contraction_of(nest: Nest, *, reduces: bool = False) -> Contraction | str:
 
     Where it `reduces`, whole rows of what is made of them may be reduced too.
     """
+    if nest.running:
+        return "has running totals, which take what they add up in order"
     every_one = [value for value in nest.values if value.over]
     rows_of = [v for v in every_one if reduces and max(v.over) < nest.space]
     reductions = [value for value in every_one if value not in rows_of]
