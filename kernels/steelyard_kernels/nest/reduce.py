@@ -30,7 +30,7 @@ from steelyard_kernels.nest.contraction import reached
 from steelyard_kernels.nest.emitter import Emitter
 from steelyard_kernels.nest.keep import Walk
 from steelyard_kernels.nest.offsets import At
-from steelyard_kernels.nest.reads import Term, deviates, terms
+from steelyard_kernels.nest.reads import ADDED, Term, deviates, terms
 from steelyard_kernels.schedule.parameters import Arguments
 from steelyard_kernels.schedule.schedule import Place, Schedule
 from steelyard_kernels.schedule.tile import Carried, tile_runtime
@@ -39,6 +39,8 @@ from steelyard_kernels.schedule.tile import Carried, tile_runtime
 # this share the row is walked again: what is nearly centred, with its mean within 0.7
 # standard deviations, costs nothing and loses half a unit.
 CANCELLATION: Final = 0.5
+# So many float32 that one accumulator takes in have lost what a hundred vectors do not.
+ONE_BY_ONE: Final = 256
 
 
 # By a value's number and a place: its mean and its variance.
@@ -115,8 +117,18 @@ class Group:
                 self.emitter.know(value, at, self.b.cast(found, value.node.dtype))
 
     def _terms(self, value: Value) -> list[Term]:
+        """Return what a value accumulates: one by one in float64, which takes as long."""
         one_pass = self.emitter.schedule.one_pass
-        return terms(value, self.emitter.reads, one_pass=one_pass)
+        found = terms(value, self.emitter.reads, one_pass=one_pass)
+        alone = self.emitter.target == "cpu" and self.site.lanes == self.site.units == 1
+        if not alone or self.count < ONE_BY_ONE:
+            return found
+        return [
+            replace(term, dtype=dtypes.float64)
+            if term.monoid is ADDED and term.dtype is dtypes.float32
+            else term
+            for term in found
+        ]
 
     def _finished(
         self, value: Value, at: At, totals: Totals, moments: Moments
