@@ -85,7 +85,9 @@ def residue(nest: Nest, lanes: int) -> int | None:
         if axis != last and not (isinstance(axis, int) and nest.extents[axis] == 1)
     }
     shifts = [s for each in walked for t, s in each.terms if not isinstance(t, int)]
-    shifts += [v.step for v in arrays if v.offset.step(last) == 1]  # rows found by index
+    shifts += [
+        v.step for v in arrays if v.offset.step(last) == 1
+    ]  # rows found by index
     shifts += [each.constant for each in walked]
     if len(found) > 1 or any(shift % lanes for shift in shifts):
         return None
