@@ -257,6 +257,25 @@ def below(q, k):
     return most, xp.sum(s - most, axis=-1, keepdims=True)
 
 
+@kernel
+def rounded_twice(q, k):
+    """Return the sum of each row's powers as both kinds of halves have it."""
+    s = scores(q, k, "none")
+    total = xp.sum(xp.exp(s - xp.max(s, axis=-1, keepdims=True)), axis=-1)
+    return total.astype("float16").astype("bfloat16")
+
+
+def test_totals_are_stored_in_the_dtype_that_they_are_rounded_to():
+    """Halves of one kind, of halves of the other."""
+    q, k = drawn((1, 2, 128, 192, 64, 64), "float16", "none")[:2]
+    program = simplify(rounded_twice.program(q, k))
+    low = strategies.lower(program, tiling(program, (2, 64, 2)).schedule, H200)
+    out = simt_tiles.launch(program, low, [q, k])["out"].astype("float64")
+    s = q.astype("float64") @ t(k.astype("float64")) * SCALE
+    exact = np.exp(s - s.max(-1, keepdims=True)).sum(-1)
+    assert out == pytest.approx(exact, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("shape", "numbers"),
     [((2, 2, 128, 192, 64, 64), (2, 64, 2)), ((1, 1, 131, 130, 32, 32), (1, 16, 3))],

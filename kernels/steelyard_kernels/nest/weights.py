@@ -46,7 +46,7 @@ class Weights(GpuEmitter):
                 return self._rounded(value, at, found)
         if isinstance(node, Cast) and _rounds(args[0]):
             (wide,) = args[0].args.values()
-            if wide.node.dtype is float32:
+            if wide.node.dtype is node.dtype:
                 return self.at(wide, at, lanes)
         return super()._value(value, at)
 
