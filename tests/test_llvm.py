@@ -27,7 +27,7 @@ def test_our_own_texts_are_assembled_once_a_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("STEELYARD_CACHE", str(tmp_path))
     seen, assemble = [], llvm.assemble
     monkeypatch.setattr(
-        llvm, "assemble", lambda text: seen.append(text) or assemble(text)
+        llvm, "assemble", lambda text, **how: seen.append(text) or assemble(text, **how)
     )
     for _ in range(2):
         assert call(llvm.own(ANSWER, ["answer"])["answer"]) == 42

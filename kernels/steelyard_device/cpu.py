@@ -15,6 +15,7 @@ import numpy as np
 
 from steelyard_device import memory, native
 from steelyard_device.errors import DeviceError
+from steelyard_device.native_language import own
 from steelyard_device.threads import Once
 
 WORDS = memory.LINE // 8
@@ -339,7 +340,8 @@ class _Library:
 def _library() -> _Library:
     from steelyard_device import llvm  # llvmlite takes long to import
 
-    at = llvm.own(native.text(llvm.host()), native.ENTRIES)
+    source, given = native.source(llvm.host())
+    at = own(source, native.ENTRIES, given)
     pointer, int64, int32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
     return _Library(
         launch_many=ctypes.CFUNCTYPE(None, pointer, int64, int32)(at["launch_many"]),
@@ -353,9 +355,7 @@ def _library() -> _Library:
 
 @Once
 def _probes() -> dict[str, Function]:
-    from steelyard_device import llvm  # llvmlite takes long to import
-
-    at = llvm.own(native.PROBES_TEXT, native.PROBES)
+    at = own(native.PROBES_SOURCE, native.PROBES)
     return {name: Function(name, address) for name, address in at.items()}
 
 

@@ -2,12 +2,13 @@
 
 A remembered call is a `Record` of plain words. The builtin that `Dispatch` makes goes
 through the records and calls a Python function where none is of this call, which says
-what is wrong with it, or does what is rare. `dispatch_text` has the native half.
+what is wrong with it, or does what is rare. `dispatch_native` has the native half.
 """
 
 from __future__ import annotations
 
 import ctypes
+import struct
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
@@ -17,13 +18,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from steelyard_device import (
-    dispatch_arrays,
-    dispatch_launch,
-    dispatch_text,
-    llvm,
-    native_call,
-)
+from steelyard_device import dispatch_native, native_call
+from steelyard_device.native_language import own
 from steelyard_device.threads import Once
 
 MOST: Final = 16
@@ -119,8 +115,9 @@ class Dispatch:
         self._alive: list[object] = []
         self.call = function
         if (method := _method()) is not None:
-            address = ctypes.addressof(self._table).to_bytes(8, sys.byteorder)
-            itself = (address, function, self._table, self._alive)
+            host = _host()
+            words = ctypes.addressof(self._table), ctypes.addressof(host)
+            itself = (struct.pack("<QQ", *words), function, self._table, self._alive)
             self.call = native_call.builtin(method, itself)
 
     @property
@@ -232,23 +229,17 @@ def _method() -> native_call.Method | None:
     """Return the builtin's description; None where an array is not laid out as expected."""
     if not _laid_out():
         return None
-    api = _numpy_api()
-    constants = {
-        "int": id(int),
-        "float": id(float),
-        "tuple": id(tuple),
-        "none": id(None),
-        "uint8": id(_UINT8),
-        "new": api[94],  # PyArray_NewFromDescr
-        "set_base": api[282],  # PyArray_SetBaseObject
-        "fork_join": _fork_join(),
-    }
-    parts = (dispatch_text.TEXT, dispatch_arrays.TEXT, dispatch_launch.TEXT)
-    text = "\n".join(parts).replace("{small}", str(dispatch_launch.SMALL))
-    for name, address in constants.items():
-        text = text.replace(f"{{{name}}}", f"inttoptr (i64 {address} to ptr)")
-    at = llvm.own(text, ["dispatch"])["dispatch"]
+    at = own(dispatch_native.SOURCE, ["dispatch"], dispatch_native.GIVEN)["dispatch"]
     return native_call.Method(b"kernel", at, _FAST, None)
+
+
+@Once
+def _host() -> ctypes.Array[ctypes.c_uint64]:
+    """Return what each process has at other places, as `dispatch_native` has it."""
+    api = _numpy_api()
+    kinds = [id(each) for each in (int, float, tuple, None, _UINT8)]
+    # PyArray_NewFromDescr and PyArray_SetBaseObject.
+    return (ctypes.c_uint64 * 8)(*kinds, api[94], api[282], _fork_join())
 
 
 _UINT8: Final = np.dtype(np.uint8)

@@ -1,19 +1,18 @@
 """LLVM IR text to machine code in this process, through llvmlite.
 
 No pass pipeline runs: programs arrive in SSA, vectorised and hoisted by whoever
-wrote them, and the pipeline would cost three times the build for no steady gain.
+wrote them, and the pipeline would cost three times the build for no steady gain. Of our
+own, whose locals are memory, two passes make registers.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
-from typing import Final
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -59,10 +58,13 @@ def host() -> Host:
     )
 
 
-def assemble(text: str, recorder: Recorder | None = None) -> bytes:
+def assemble(
+    text: str, recorder: Recorder | None = None, *, registers: bool = False
+) -> bytes:
     """Translate LLVM IR ``text`` to object code for this machine.
 
-    ``recorder`` hears of the phases ``parse``, ``verify`` and ``codegen``.
+    ``recorder`` hears of the phases ``parse``, ``verify`` and ``codegen``. With
+    ``registers`` what can be in registers is no memory any more.
 
     Raises:
         LLVMError: the text is not a legal LLVM program.
@@ -73,6 +75,12 @@ def assemble(text: str, recorder: Recorder | None = None) -> bytes:
         parsed = _told(recorder, "parse", started)
         module.verify()
         verified = _told(recorder, "verify", parsed)
+        if registers:
+            passes = llvm.create_new_module_pass_manager()
+            passes.add_sroa_pass()
+            passes.add_simplify_cfg_pass()
+            options = llvm.create_pipeline_tuning_options()
+            passes.run(module, llvm.create_pass_builder(_session().machine, options))
     except RuntimeError as error:
         raise LLVMError(f"LLVM rejected the program: {str(error).strip()}") from error
     code = _emitted(module)
@@ -80,23 +88,21 @@ def assemble(text: str, recorder: Recorder | None = None) -> bytes:
     return code
 
 
-_LOADED: Final = re.compile(r"(%[\w.]+) = load (\w+) at (.+)")
-_STORED: Final = re.compile(r"store (\w+) (%[\w.]+) at (.+)")
+def own(
+    named: str, entries: Sequence[str], make: Callable[[], str] | None = None
+) -> dict[str, int]:
+    """Load one of our own programs, which every process needs; see `link`.
 
-
-def own(text: str, entries: Sequence[str]) -> dict[str, int]:
-    """Load one of our own texts, which every process needs; see `link`.
-
-    It may say ``%a = load T at OPERANDS``, and ``store T %a at OPERANDS``: a getelementptr
-    of these, and what is done there. Object code is kept by the text, this machine and
-    LLVM's build.
+    It is LLVM IR whose locals may be memory, or named by all that `make` makes it of.
+    Object code is kept by that, this machine and LLVM's build.
     """
-    text = _LOADED.sub(r"\1.at = getelementptr \3\n\1 = load \2, ptr \1.at", text)
-    text = _STORED.sub(r"\2.at = getelementptr \3\nstore \1 \2, ptr \2.at", text)
+
+    def made() -> bytes:
+        return assemble(make() if make else named, registers=True)
+
     where = replace(host(), features=frozenset()), sorted(host().features)
     build = llvmlite.__version__, llvm.llvm_version_info
-    named = repr((text, where, build))
-    return link(kept("native", named, lambda: assemble(text)), entries)
+    return link(kept("native", repr((named, where, build)), made), entries)
 
 
 def _told(recorder: Recorder | None, phase: str, since: int) -> int:

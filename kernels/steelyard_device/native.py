@@ -1,4 +1,4 @@
-"""The native half of a launch, as LLVM IR: pool, launch loop, clock and probes.
+"""The native half of a launch: pool, launch loop, clock and probes.
 
 Every kernel has one signature, ``void (ptr args, ptr ticket, i32 index, i32 count)``:
 ``args`` are 8-byte slots, ``ticket`` is a line of counters zeroed before each launch, from
@@ -12,356 +12,245 @@ chunk left, a thread that comes later has nothing to do and finds the gate shut.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from steelyard_device.errors import DeviceError
 
 if TYPE_CHECKING:
     from steelyard_device.llvm import Host
 
-ENTRIES = ("pool_worker", "launch_many", "window", "null", "both", "fork_join")
-PROBES = ("delay", "walk")
+CLEAR: Final = "store <8 x i64> zeroinitializer, ptr {}, align 64"  # a ticket
+ENTRIES: Final = ("pool_worker", "launch_many", "window", "null", "both", "fork_join")
+PROBES: Final = ("delay", "walk")
 
-# Per architecture: the number of the futex call, a spin hint, and a fence that
-# later instructions wait for.
-_ARCHITECTURES = {
-    "x86_64": (
-        202,
-        "call void @llvm.x86.sse2.pause()",
-        "call void @llvm.x86.sse2.lfence()",
-        "declare void @llvm.x86.sse2.pause()\ndeclare void @llvm.x86.sse2.lfence()",
-    ),
-    "aarch64": (
-        98,
-        "call void @llvm.aarch64.hint(i32 1)",
-        "call void @llvm.aarch64.isb(i32 15)",
-        "declare void @llvm.aarch64.hint(i32)\ndeclare void @llvm.aarch64.isb(i32)",
-    ),
+# Per architecture: the number of the futex call, a spin hint, and a fence that later
+# instructions wait for: LLVM's functions with their argument.
+_ARCHITECTURES: Final = {
+    "x86_64": (202, "x86.sse2.pause()", "x86.sse2.lfence()"),
+    "aarch64": (98, "aarch64.hint(i32 1)", "aarch64.isb(i32 15)"),
 }
 
 
 # The gate's bits: the launch's number in the upper half, and in the lower one whether
 # threads may enter, whether all are expected, and how many are inside or expected.
 _OPEN, _EXPECTED, _INSIDE = 1 << 31, 1 << 30, (1 << 30) - 1
-_GATE = {
-    "open": str(_OPEN),
-    "expected": str(_EXPECTED),
-    "state": str(_OPEN | _EXPECTED),
-    "inside": str(_INSIDE),
-    "shut": str(~_OPEN),
-    "one": str(1 << 32),
-    "generation": str(-(1 << 32)),
+_GATE: Final = {
+    "OPEN": _OPEN,
+    "EXPECTED": _EXPECTED,
+    "INSIDE": _INSIDE,
+    "SHUT": ~_OPEN,
+    "ONE": 1 << 32,
+    "GENERATION": -(1 << 32),
 }
 
 
-def text(host: Host) -> str:
-    """Return the LLVM IR of the native half for ``host``.
+def source(host: Host) -> tuple[str, dict[str, str]]:
+    """Return the native half for ``host``, and what it calls by names in capitals.
 
     Raises:
         DeviceError: no launch code is known for the host's architecture.
     """
     try:
-        futex, pause, fence, declarations = _ARCHITECTURES[host.architecture]
+        futex, pause, fence = _ARCHITECTURES[host.architecture]
     except KeyError:
         known = ", ".join(_ARCHITECTURES)
         raise DeviceError(
             f"this machine is {host.architecture}; kernels can be launched on "
             f"{known}. Measure Python callables here instead."
         ) from None
-    words = {
-        "declarations": declarations,
-        "futex": str(futex),
-        "pause": pause,
-        "fence": fence,
-        **_GATE,
+    declared = [re.sub(r" \d+", "", f"declare void @llvm.{f}") for f in (pause, fence)]
+    # Of the word, what to do, and a number: 128 waits while that is there, 129 wakes so many.
+    call = f"call i64 (i64, ...) @syscall(i64 {futex}, ptr {{}}, i32 {{}}, i32 {{}}"
+    return "\n".join([*map(repr, declared), _SOURCE]), {
+        "FUTEX": f"{call}, ptr null, ptr null, i32 0)",
+        "PAUSE": f"call void @llvm.{pause}",
+        "FENCE": f"call void @llvm.{fence}",
+        "CLEAR": CLEAR,
+        **{name: str(bits) for name, bits in _GATE.items()},
     }
-    text = _TEMPLATE
-    for name, word in words.items():
-        text = text.replace(f"{{{name}}}", word)
-    return text
 
 
-# Field numbers of %pool match `cpu._PoolState`, those of %launch what `cpu.Launch`
-# packs: behind the ticket are the ticks of a window, and whether work is claimed.
-# What workers write stands on cache lines of its own; the rest is the caller's. One
-# caller at a time owns the pool: Python threads release the GIL when they launch.
-_TEMPLATE = r"""
-%pool = type { i64, [14 x i32], i32, [15 x i32], i32, [15 x i32], i32, i32, i32, i32, ptr, ptr, ptr }
-%slot = type { ptr, i32 }
-%launch = type { ptr, ptr, ptr, ptr, i64, i64, i64 }
-%timespec = type { i64, i64 }
+CLOCK: Final = """
+class Time:
+    seconds: i64
+    rest: i64
 
-declare i64 @syscall(i64, ...)
-declare i32 @clock_gettime(i32, ptr)
-{declarations}
+def clock_gettime(clock: i32, time: ptr[Time]) -> i32: ...
 
-define ptr @pool_worker(ptr %slot) {
-entry:
-  %pool = load ptr at %slot, ptr %slot, i32 0, i32 0
-  %index = load i32 at %slot, ptr %slot, i32 0, i32 1
-  %gate = getelementptr %pool, ptr %pool, i32 0, i32 0
-  %generation.at = getelementptr i32, ptr %gate, i32 1
-  %sleepers = getelementptr %pool, ptr %pool, i32 0, i32 2
-  %caller.sleeps = getelementptr %pool, ptr %pool, i32 0, i32 4
-  %workers.at = getelementptr %pool, ptr %pool, i32 0, i32 7
-  %spins.at = getelementptr %pool, ptr %pool, i32 0, i32 8
-  %function.at = getelementptr %pool, ptr %pool, i32 0, i32 10
-  %args.at = getelementptr %pool, ptr %pool, i32 0, i32 11
-  %ticket.at = getelementptr %pool, ptr %pool, i32 0, i32 12
-  %workers = load i32, ptr %workers.at
-  %spins = load i32, ptr %spins.at
-  %count = add i32 %workers, 1
-  br label %wait
-wait:
-  %last = phi i32 [ 0, %entry ], [ %generation, %done ], [ %generation, %seen ], [ %last, %sleep ]
-  br label %spin
-spin:
-  %i = phi i32 [ 0, %wait ], [ %i.next, %again ]
-  %now = load atomic i64, ptr %gate acquire, align 8
-  %high = lshr i64 %now, 32
-  %generation = trunc i64 %high to i32
-  %new = icmp ne i32 %generation, %last
-  br i1 %new, label %seen, label %idle
-idle:
-  %tired = icmp sge i32 %i, %spins
-  br i1 %tired, label %sleep, label %again
-again:
-  {pause}
-  %i.next = add i32 %i, 1
-  br label %spin
-sleep:
-  store atomic i32 1, ptr %sleepers seq_cst, align 4
-  %slept = call i64 (i64, ...) @syscall(i64 {futex}, ptr %generation.at, i32 128, i32 %last, ptr null, ptr null, i32 0)
-  br label %wait
-seen:
-  %state = and i64 %now, {state}
-  %closed = icmp eq i64 %state, 0
-  br i1 %closed, label %wait, label %enter
-enter:
-  %counted.bit = and i64 %now, {expected}
-  %counted = icmp ne i64 %counted.bit, 0
-  br i1 %counted, label %go, label %claim
-claim:
-  %more = add i64 %now, 1
-  %swap = cmpxchg ptr %gate, i64 %now, i64 %more seq_cst monotonic
-  %in = extractvalue { i64, i1 } %swap, 1
-  br i1 %in, label %go, label %again
-go:
-  %function = load ptr, ptr %function.at
-  %args = load ptr, ptr %args.at
-  %ticket = load ptr, ptr %ticket.at
-  call void %function(ptr %args, ptr %ticket, i32 %index, i32 %count)
-  %before = atomicrmw sub ptr %gate, i64 1 seq_cst
-  %left = and i64 %before, {inside}
-  %final = icmp eq i64 %left, 1
-  br i1 %final, label %caller, label %done
-caller:
-  %asleep = load atomic i32, ptr %caller.sleeps seq_cst, align 4
-  %must.wake = icmp ne i32 %asleep, 0
-  br i1 %must.wake, label %wake, label %done
-wake:
-  %woken = call i64 (i64, ...) @syscall(i64 {futex}, ptr %gate, i32 129, i32 1, ptr null, ptr null, i32 0)
-  br label %done
-done:
-  br label %wait
-}
-
-define void @fork_join(ptr %pool, ptr %function, ptr %args, ptr %ticket, i64 %claims) {
-entry:
-  %gate = getelementptr %pool, ptr %pool, i32 0, i32 0
-  %generation.at = getelementptr i32, ptr %gate, i32 1
-  %sleepers = getelementptr %pool, ptr %pool, i32 0, i32 2
-  %caller.sleeps = getelementptr %pool, ptr %pool, i32 0, i32 4
-  %owner = getelementptr %pool, ptr %pool, i32 0, i32 6
-  %workers.at = getelementptr %pool, ptr %pool, i32 0, i32 7
-  %spins.at = getelementptr %pool, ptr %pool, i32 0, i32 8
-  %function.at = getelementptr %pool, ptr %pool, i32 0, i32 10
-  %args.at = getelementptr %pool, ptr %pool, i32 0, i32 11
-  %ticket.at = getelementptr %pool, ptr %pool, i32 0, i32 12
-  %workers = load i32, ptr %workers.at
-  %spins = load i32, ptr %spins.at
-  %count = add i32 %workers, 1
-  %all = zext i32 %workers to i64
-  %all.expected = or i64 %all, {expected}
-  %optional = icmp ne i64 %claims, 0
-  %low = select i1 %optional, i64 {open}, i64 %all.expected
-  br label %own
-own:
-  %swap = cmpxchg ptr %owner, i32 0, i32 1 acquire monotonic
-  %owned = extractvalue { i32, i1 } %swap, 1
-  br i1 %owned, label %fork, label %other
-other:
-  {pause}
-  br label %own
-fork:
-  store <8 x i64> zeroinitializer, ptr %ticket, align 64
-  store ptr %function, ptr %function.at
-  store ptr %args, ptr %args.at
-  store ptr %ticket, ptr %ticket.at
-  store i32 0, ptr %caller.sleeps
-  %last = load atomic i64, ptr %gate monotonic, align 8
-  %last.generation = and i64 %last, {generation}
-  %next.generation = add i64 %last.generation, {one}
-  %begun = or i64 %next.generation, %low
-  store atomic i64 %begun, ptr %gate seq_cst, align 8
-  %sleeping = load atomic i32, ptr %sleepers seq_cst, align 4
-  %any = icmp ne i32 %sleeping, 0
-  br i1 %any, label %wake, label %mine
-wake:
-  store atomic i32 0, ptr %sleepers seq_cst, align 4
-  %woken = call i64 (i64, ...) @syscall(i64 {futex}, ptr %generation.at, i32 129, i32 2147483647, ptr null, ptr null, i32 0)
-  br label %mine
-mine:
-  call void %function(ptr %args, ptr %ticket, i32 0, i32 %count)
-  %shut = atomicrmw and ptr %gate, i64 {shut} seq_cst
-  br label %wait
-wait:
-  br label %join
-join:
-  %i = phi i32 [ 0, %wait ], [ %i.next, %again ]
-  %seen = load atomic i64, ptr %gate acquire, align 8
-  %left = and i64 %seen, {inside}
-  %joined = icmp eq i64 %left, 0
-  br i1 %joined, label %exit, label %idle
-idle:
-  %tired = icmp sge i32 %i, %spins
-  br i1 %tired, label %sleep, label %again
-again:
-  {pause}
-  %i.next = add i32 %i, 1
-  br label %join
-sleep:
-  store atomic i32 1, ptr %caller.sleeps seq_cst, align 4
-  %again.seen = load atomic i64, ptr %gate seq_cst, align 8
-  %still = and i64 %again.seen, {inside}
-  %over = icmp eq i64 %still, 0
-  br i1 %over, label %exit, label %futex
-futex:
-  %expected = trunc i64 %again.seen to i32
-  %slept = call i64 (i64, ...) @syscall(i64 {futex}, ptr %gate, i32 128, i32 %expected, ptr null, ptr null, i32 0)
-  br label %wait
-exit:
-  store atomic i32 0, ptr %owner release, align 4
-  ret void
-}
-
-define void @launch_many(ptr %launch, i64 %count, i32 %fenced) {
-entry:
-  %pool = load ptr at %launch, ptr %launch, i32 0, i32 0
-  %function = load ptr at %launch, ptr %launch, i32 0, i32 1
-  %args = load ptr at %launch, ptr %launch, i32 0, i32 2
-  %ticket = load ptr at %launch, ptr %launch, i32 0, i32 3
-  %claims = load i64 at %launch, ptr %launch, i32 0, i32 6
-  %alone = icmp eq ptr %pool, null
-  %fence = icmp ne i32 %fenced, 0
-  %some = icmp sgt i64 %count, 0
-  br i1 %some, label %next, label %exit
-next:
-  %i = phi i64 [ 0, %entry ], [ %i.next, %continue ]
-  br i1 %alone, label %one, label %all
-one:
-  store <8 x i64> zeroinitializer, ptr %ticket, align 64
-  call void %function(ptr %args, ptr %ticket, i32 0, i32 1)
-  br label %launched
-all:
-  call void @fork_join(ptr %pool, ptr %function, ptr %args, ptr %ticket, i64 %claims)
-  br label %launched
-launched:
-  br i1 %fence, label %fencing, label %continue
-fencing:
-  {fence}
-  br label %continue
-continue:
-  %i.next = add i64 %i, 1
-  %more = icmp slt i64 %i.next, %count
-  br i1 %more, label %next, label %exit
-exit:
-  ret void
-}
-
-define internal i64 @now() {
-  %time = alloca %timespec
-  %failed = call i32 @clock_gettime(i32 1, ptr %time)
-  %seconds = load i64, ptr %time
-  %rest = load i64 at %timespec, ptr %time, i32 0, i32 1
-  %scaled = mul i64 %seconds, 1000000000
-  %ticks = add i64 %scaled, %rest
-  ret i64 %ticks
-}
-
-define void @window(ptr %launch, i64 %count, i32 %fenced) {
-  %start = call i64 @now()
-  call void @launch_many(ptr %launch, i64 %count, i32 %fenced)
-  %stop = call i64 @now()
-  store i64 %start at %launch, ptr %launch, i32 0, i32 4
-  store i64 %stop at %launch, ptr %launch, i32 0, i32 5
-  ret void
-}
-
-define void @null(ptr %args, ptr %ticket, i32 %index, i32 %count) {
-  ret void
-}
-
-define void @both(ptr %args, ptr %ticket, i32 %index, i32 %count) {
-  %first = load ptr, ptr %args
-  %first.args = load ptr at i64, ptr %args, i64 1
-  %second = load ptr at i64, ptr %args, i64 2
-  %second.args = load ptr at i64, ptr %args, i64 3
-  call void %first(ptr %first.args, ptr %ticket, i32 %index, i32 %count)
-  {fence}
-  call void %second(ptr %second.args, ptr %ticket, i32 %index, i32 %count)
-  {fence}
-  ret void
-}
+def now(clock: i32) -> i64:
+    time = room(Time, 1, 8)
+    clock_gettime(clock, time)
+    return time.seconds * 1000000000 + time.rest
 """
+
+# Pool is `cpu._PoolState`, Launch what `cpu.Launch` packs: behind the ticket are the ticks
+# of a window, and whether work is claimed. What workers write stands on cache lines of its
+# own; the rest is the caller's. One caller at a time owns the pool: Python threads release
+# the GIL when they launch.
+_SOURCE: Final = (
+    CLOCK
+    + """
+class Pool:
+    gate: i64
+    line0: "[14 x i32]"
+    sleepers: i32
+    line1: "[15 x i32]"
+    caller_sleeps: i32
+    line2: "[15 x i32]"
+    owner: i32
+    workers: i32
+    spins: i32
+    unused: i32
+    function: fn[void]
+    args: ptr
+    ticket: ptr
+
+class Slot:
+    pool: ptr[Pool]
+    index: i32
+
+class Launch:
+    pool: ptr[Pool]
+    function: fn[void]
+    args: ptr
+    ticket: ptr
+    start: i64
+    stop: i64
+    claims: i64
+
+"declare i64 @syscall(i64, ...)"
+
+def generation_of(pool: ptr[Pool]) -> ptr:
+    return address(ptr[i32](pool)[1])
+
+def pool_worker(slot: ptr[Slot]) -> ptr:
+    pool = slot.pool
+    index = slot.index
+    spins = pool.spins
+    count = pool.workers + 1
+    last = i32(0)
+    looks = i32(0)
+    while True:
+        now = llvm(i64, "load atomic i64, ptr {} acquire, align 8", pool)
+        generation = i32(now >> 32)
+        if generation == last:
+            if looks < spins:
+                llvm(None, PAUSE)
+                looks = looks + 1
+            else:
+                llvm(None, "store atomic i32 1, ptr {} seq_cst, align 4", address(pool.sleepers))
+                llvm(i64, FUTEX, generation_of(pool), 128, last)
+                looks = i32(0)
+            continue
+        if (now & (OPEN | EXPECTED)) == 0:
+            last = generation
+            looks = i32(0)
+            continue
+        if (now & EXPECTED) == 0:
+            swap = llvm("{ i64, i1 }", "cmpxchg ptr {}, i64 {}, i64 {} seq_cst monotonic", pool, now, now + 1)
+            if not llvm(i1, "extractvalue {{ i64, i1 }} {}, 1", swap):
+                llvm(None, PAUSE)
+                looks = looks + 1
+                continue
+        pool.function(pool.args, pool.ticket, index, count)
+        before = llvm(i64, "atomicrmw sub ptr {}, i64 1 seq_cst", pool)
+        if (before & INSIDE) == 1:
+            if llvm(i32, "load atomic i32, ptr {} seq_cst, align 4", address(pool.caller_sleeps)) != 0:
+                llvm(i64, FUTEX, pool, 129, 1)
+        last = generation
+        looks = i32(0)
+
+def fork_join(pool: ptr[Pool], function: fn[void], args: ptr, ticket: ptr, claims: i64):
+    spins = pool.spins
+    expected = i64(pool.workers) | EXPECTED
+    low = OPEN if claims != 0 else expected
+    while True:
+        swap = llvm("{ i32, i1 }", "cmpxchg ptr {}, i32 0, i32 1 acquire monotonic", address(pool.owner))
+        if llvm(i1, "extractvalue {{ i32, i1 }} {}, 1", swap):
+            break
+        llvm(None, PAUSE)
+    llvm(None, CLEAR, ticket)
+    pool.function = function
+    pool.args = args
+    pool.ticket = ticket
+    pool.caller_sleeps = 0
+    last = llvm(i64, "load atomic i64, ptr {} monotonic, align 8", pool)
+    begun = (last & GENERATION) + ONE | low
+    llvm(None, "store atomic i64 {}, ptr {} seq_cst, align 8", begun, pool)
+    if llvm(i32, "load atomic i32, ptr {} seq_cst, align 4", address(pool.sleepers)) != 0:
+        llvm(None, "store atomic i32 0, ptr {} seq_cst, align 4", address(pool.sleepers))
+        llvm(i64, FUTEX, generation_of(pool), 129, 2147483647)
+    function(args, ticket, i32(0), pool.workers + 1)
+    llvm(i64, "atomicrmw and ptr {}, i64 {} seq_cst", pool, SHUT)
+    looks = i32(0)
+    while (llvm(i64, "load atomic i64, ptr {} acquire, align 8", pool) & INSIDE) != 0:
+        if looks < spins:
+            llvm(None, PAUSE)
+            looks = looks + 1
+            continue
+        llvm(None, "store atomic i32 1, ptr {} seq_cst, align 4", address(pool.caller_sleeps))
+        left = llvm(i64, "load atomic i64, ptr {} seq_cst, align 8", pool)
+        if (left & INSIDE) == 0:
+            break
+        llvm(i64, FUTEX, pool, 128, i32(left))
+        looks = i32(0)
+    llvm(None, "store atomic i32 0, ptr {} release, align 4", address(pool.owner))
+
+def launch_many(launch: ptr[Launch], count: i64, fenced: i32):
+    pool = launch.pool
+    function = launch.function
+    args = launch.args
+    ticket = launch.ticket
+    claims = launch.claims
+    for i in range(count):
+        if pool == null:
+            llvm(None, CLEAR, ticket)
+            function(args, ticket, i32(0), i32(1))
+        else:
+            fork_join(pool, function, args, ticket, claims)
+        if fenced:
+            llvm(None, FENCE)
+
+def window(launch: ptr[Launch], count: i64, fenced: i32):
+    start = now(1)
+    launch_many(launch, count, fenced)
+    launch.stop = now(1)
+    launch.start = start
+
+def null(args: ptr, ticket: ptr, index: i32, count: i32):
+    return
+
+def both(args: ptr[ptr], ticket: ptr, index: i32, count: i32):
+    fn[void](args[0])(args[1], ticket, index, count)
+    llvm(None, FENCE)
+    fn[void](args[2])(args[3], ticket, index, count)
+    llvm(None, FENCE)
+"""
+)
 
 # Work of known length, and a walk through memory: made when first asked for, because
 # the first kernel of a process should not wait for them.
-PROBES_TEXT = r"""
-declare float @llvm.fma.f32(float, float, float)
+PROBES_SOURCE: Final = """
+"declare float @llvm.fma.f32(float, float, float)"
 
-define void @delay(ptr %args, ptr %ticket, i32 %index, i32 %count) {
-entry:
-  %steps = load i64, ptr %args
-  %result = load ptr at i64, ptr %args, i64 1
-  %any = icmp sgt i64 %steps, 0
-  br i1 %any, label %step, label %exit
-step:
-  %i = phi i64 [ 0, %entry ], [ %i.next, %step ]
-  %x = phi float [ 1.0, %entry ], [ %x.next, %step ]
-  %x.next = call float @llvm.fma.f32(float %x, float 0x3FEFF00000000000, float 0x3F50000000000000)
-  %i.next = add i64 %i, 1
-  %more = icmp slt i64 %i.next, %steps
-  br i1 %more, label %step, label %exit
-exit:
-  %value = phi float [ 1.0, %entry ], [ %x.next, %step ]
-  store float %value, ptr %result
-  ret void
-}
+def delay(args: ptr[i64], ticket: ptr, index: i32, count: i32):
+    x = llvm(float, "fadd float 1.0, 0.0")
+    for i in range(args[0]):
+        x = llvm(float, "call float @llvm.fma.f32(float {}, float 0x3FEFF00000000000, float 0x3F50000000000000)", x)
+    ptr[float](args[1])[0] = x
 
-define void @walk(ptr %args, ptr %ticket, i32 %index, i32 %count) {
-entry:
-  %base = load ptr, ptr %args
-  %bytes = load i64 at i64, ptr %args, i64 1
-  %sums = load ptr at i64, ptr %args, i64 2
-  br label %line
-line:
-  %at = phi i64 [ 0, %entry ], [ %at.next, %line ]
-  %a = phi i64 [ 0, %entry ], [ %a.next, %line ]
-  %b = phi i64 [ 0, %entry ], [ %b.next, %line ]
-  %p = getelementptr i8, ptr %base, i64 %at
-  %q = getelementptr i8, ptr %p, i64 64
-  %x = load i64, ptr %p
-  %y = load i64, ptr %q
-  %a.next = add i64 %a, %x
-  %b.next = add i64 %b, %y
-  %at.next = add i64 %at, 128
-  %more = icmp slt i64 %at.next, %bytes
-  br i1 %more, label %line, label %exit
-exit:
-  %sum = add i64 %a.next, %b.next
-  %line.of = mul i32 %index, 8
-  store i64 %sum at i64, ptr %sums, i32 %line.of
-  ret void
-}
+def walk(args: ptr[i64], ticket: ptr, index: i32, count: i32):
+    at = args[0]
+    end = at + args[1]
+    a = 0
+    b = 0
+    while True:
+        line = ptr[i64](at)
+        a = a + line[0]
+        b = b + line[8]
+        at = at + 128
+        if at >= end:
+            break
+    ptr[i64](args[2])[index * 8] = a + b
 """

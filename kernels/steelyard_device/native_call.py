@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from steelyard_device.native_language import own
 from steelyard_device.threads import Once
 
 _TAKES_ONE = 0x8
@@ -59,41 +60,26 @@ class Method(ctypes.Structure):
 @Once
 def _method() -> Method:
     """Describe the builtin to Python, which keeps the address: one for the process."""
-    from steelyard_device import llvm  # llvmlite takes long to import
-
-    at = llvm.own(_TEXT, ["native_call"])["native_call"]
+    at = own(_SOURCE, ["native_call"])["native_call"]
     return Method(b"native_call", at, _TAKES_ONE, None)
 
 
 # What Python calls the builtin's self is a bytes object: both addresses.
-_TEXT = r"""
-declare ptr @PyBytes_AsString(ptr)
-declare i64 @PyLong_AsLongLong(ptr)
-declare ptr @PyLong_FromLong(i64)
-declare ptr @PyErr_Occurred()
-declare ptr @PyEval_SaveThread()
-declare void @PyEval_RestoreThread(ptr)
+_SOURCE = """
+def PyBytes_AsString(held: ptr) -> ptr: ...
+def PyLong_AsLongLong(number: ptr) -> i64: ...
+def PyLong_FromLong(number: i64) -> ptr: ...
+def PyErr_Occurred() -> ptr: ...
+def PyEval_SaveThread() -> ptr: ...
+def PyEval_RestoreThread(thread: ptr): ...
 
-define ptr @native_call(ptr %self, ptr %given) {
-entry:
-  %number = call i64 @PyLong_AsLongLong(ptr %given)
-  %suspect = icmp eq i64 %number, -1
-  br i1 %suspect, label %check, label %go
-check:
-  %error = call ptr @PyErr_Occurred()
-  %raised = icmp ne ptr %error, null
-  br i1 %raised, label %refused, label %go
-refused:
-  ret ptr null
-go:
-  %pair = call ptr @PyBytes_AsString(ptr %self)
-  %function = load ptr, ptr %pair
-  %argument = load ptr at ptr, ptr %pair, i64 1
-  %thread = call ptr @PyEval_SaveThread()
-  %status = call i32 %function(ptr %argument, i64 %number)
-  call void @PyEval_RestoreThread(ptr %thread)
-  %wide = sext i32 %status to i64
-  %result = call ptr @PyLong_FromLong(i64 %wide)
-  ret ptr %result
-}
+def native_call(itself: ptr, given: ptr) -> ptr:
+    number = PyLong_AsLongLong(given)
+    if number == -1 and PyErr_Occurred() != null:
+        return null
+    pair = ptr[ptr](PyBytes_AsString(itself))
+    thread = PyEval_SaveThread()
+    status = fn[i32](pair[0])(pair[1], number)
+    PyEval_RestoreThread(thread)
+    return PyLong_FromLong(llvm(i64, "sext i32 {} to i64", status))
 """

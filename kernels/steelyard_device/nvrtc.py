@@ -16,8 +16,9 @@ from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
-from steelyard_device import nvrtc_log
+from steelyard_device import native, nvrtc_log
 from steelyard_device.errors import Cancelled, CompileError, DeviceError
+from steelyard_device.native_language import own
 from steelyard_device.nvrtc_library import Compiler, bindings, compiler, load
 from steelyard_device.nvrtc_log import Diagnostic, KernelLog, Phase
 from steelyard_device.threads import Once, compiling
@@ -254,22 +255,13 @@ def _checked(answer: tuple[Any, ...]) -> Any:
     return values[0] if values else None
 
 
-_STOP = """
-declare i32 @clock_gettime(i32, ptr)
-define i32 @nvrtc_stop(ptr %deadline, ptr %reserved) {
-  %time = alloca [2 x i64]
-  %failed = call i32 @clock_gettime(i32 3, ptr %time)
-  %seconds = load i64, ptr %time
-  %rest = getelementptr i64, ptr %time, i64 1
-  %nanoseconds = load i64, ptr %rest
-  %whole = mul i64 %seconds, 1000000000
-  %now = add i64 %whole, %nanoseconds
-  %limit = load i64, ptr %deadline
-  %passed = icmp sge i64 %now, %limit
-  %stop = zext i1 %passed to i32
-  ret i32 %stop
-}
+_STOP = (
+    native.CLOCK
+    + """
+def nvrtc_stop(deadline: ptr[i64], reserved: ptr) -> i32:
+    return i32(now(3) >= deadline[0])
 """
+)
 """Whether this thread's processor time has reached a deadline, asked thousands of times
 a second: on a busy machine a program needs no more of that.
 
@@ -281,9 +273,7 @@ interpreter, and beside a busy thread its 600 calls made a trivial kernel's 27 m
 @Once
 def _stop() -> int:
     """Return the address of the function that NVRTC asks whether to go on."""
-    from steelyard_device import llvm
-
-    return llvm.own(_STOP, ["nvrtc_stop"])["nvrtc_stop"]
+    return own(_STOP, ["nvrtc_stop"])["nvrtc_stop"]
 
 
 def _stop_after(program: Any, seconds: float) -> ctypes.c_int64:

@@ -11,59 +11,43 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, TypeAlias
 
-from steelyard_device import binary, cpu, turns
+from steelyard_device import binary, cpu, native, turns
+from steelyard_device.native_language import own
 from steelyard_device.threads import Once
 from steelyard_device.turns import Order
 
 # args: fork_join, then an order's records, of a kernel its pool (null: the caller alone),
 # function, where among args its own begin, and whether its work is claimed; `native` says
 # what these are.
-_TEXT = r"""
-define void @series(ptr %args, ptr %ticket, i32 %index, i32 %threads) {
-  %failed = call i32 @turns(ptr %ticket, ptr %args, i64 1)
-  ret void
-}
+_SOURCE = """
+def series(args: ptr[i64], ticket: ptr, index: i32, threads: i32):
+    turns(ticket, args, 1)
 
-define internal i32 @turns_launch(ptr %ticket, ptr %args, ptr %record) {
-entry:
-  %fork.join = load ptr, ptr %args
-  %pool = load ptr at i64, ptr %record, i64 1
-  %function = load ptr at i64, ptr %record, i64 2
-  %own.at = getelementptr i64, ptr %record, i64 3
-  %own.place = load i64, ptr %own.at
-  %own = getelementptr i64, ptr %args, i64 %own.place
-  %claims = load i64 at i64, ptr %record, i64 4
-  %alone = icmp eq ptr %pool, null
-  br i1 %alone, label %one, label %all
-one:
-  store <8 x i64> zeroinitializer, ptr %ticket, align 64
-  call void %function(ptr %own, ptr %ticket, i32 0, i32 1)
-  ret i32 0
-all:
-  call void %fork.join(ptr %pool, ptr %function, ptr %own, ptr %ticket, i64 %claims)
-  ret i32 0
-}
+def turns_launch(ticket: ptr, args: ptr[i64], record: ptr[i64]) -> i32:
+    function = fn[void](record[2])
+    own = address(args[record[3]])
+    if record[1] == 0:
+        llvm(None, CLEAR, ticket)
+        function(own, ticket, i32(0), i32(1))
+    else:
+        fn[void](args[0])(ptr(record[1]), function, own, ticket, record[4])
+    return i32(0)
 
-define internal i32 @turns_read(ptr %ticket, ptr %room, ptr %address, i64 %size) {
-  call void @llvm.memcpy.p0.p0.i64(ptr %room, ptr %address, i64 %size, i1 false)
-  ret i32 0
-}
+def turns_read(ticket: ptr, to: ptr, where: ptr, size: i64) -> i32:
+    memcpy(to, where, size)
+    return i32(0)
 
-define internal i32 @turns_move(ptr %ticket, ptr %tensor, i64 %address) {
-  ret i32 0
-}
-
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+def turns_move(ticket: ptr, tensor: ptr, where: i64) -> i32:
+    return i32(0)
 """
 
 
 @Once
 def function() -> cpu.Function:
     """Return what runs functions one after another; its first arguments are `table`'s."""
-    from steelyard_device import llvm  # llvmlite takes long to import
-
-    text = turns.TEXT + _TEXT
-    return cpu.Function("series", llvm.own(text, ["series"])["series"])
+    given = {**turns.GIVEN, "CLEAR": native.CLEAR}
+    at = own(turns.SOURCE + _SOURCE, ["series"], given)
+    return cpu.Function("series", at["series"])
 
 
 Step: TypeAlias = tuple[cpu.Function, int, int]

@@ -29,6 +29,10 @@ Order: TypeAlias = Sequence[Sequence[int]]
 FIELDS: Final = 6
 """Words of a record in a table."""
 
+_NAMES: Final = "KERNEL BEGIN END MOVE TENSOR TAKE COUNT TEST ODD STOP FIELDS"
+GIVEN: Final = {name: str(globals()[name]) for name in _NAMES.split()}
+"""What `SOURCE` calls so."""
+
 
 def plain(count: int, first: int = 0) -> list[Sequence[int]]:
     """Return the order of so many launches, each once."""
@@ -98,117 +102,52 @@ def size(order: Order) -> int:
 # What launches, reads memory and moves tensors is the target's: functions of `state`,
 # which return 0 or what went wrong. Counts of turns that are done lie in BEGIN's fourth
 # word.
-TEXT: Final = r"""
-define internal i32 @turns(ptr %state, ptr %args, i64 %first) {
-entry:
-  %room = alloca i64
-  br label %next
-next:
-  %at = phi i64 [ %first, %entry ], [ %behind, %step ], [ %to, %jump ]
-  %record = getelementptr i64, ptr %args, i64 %at
-  %behind = add i64 %at, 6
-  %a = load i64 at i64, ptr %record, i64 1
-  %b = load i64 at i64, ptr %record, i64 2
-  %word.at = getelementptr i64, ptr %args, i64 %b
-  %loop = getelementptr i64, ptr %args, i64 %a
-  %loop.count.at = getelementptr i64, ptr %loop, i64 1
-  %loop.end.at = getelementptr i64, ptr %loop, i64 2
-  %loop.done.at = getelementptr i64, ptr %loop, i64 3
-  %kind = load i64, ptr %record
-  switch i64 %kind, label %stop [ i64 0, label %kernel
-                                  i64 1, label %begin
-                                  i64 2, label %end
-                                  i64 3, label %move
-                                  i64 4, label %move
-                                  i64 5, label %take
-                                  i64 6, label %count
-                                  i64 7, label %test
-                                  i64 8, label %odd ]
-kernel:
-  %launched = call i32 @turns_launch(ptr %state, ptr %args, ptr %record)
-  br label %checked
-checked:
-  %status = phi i32 [ %launched, %kernel ], [ %moved, %tensor ], [ %counted, %count ], [ %tested, %test ]
-  %failed = icmp ne i32 %status, 0
-  br i1 %failed, label %lost, label %which
-which:
-  switch i64 %kind, label %step [ i64 6, label %counted.on
-                                  i64 7, label %tested.on ]
-step:
-  br label %next
-begin:
-  %done.at = getelementptr i64, ptr %record, i64 3
-  store i64 0, ptr %done.at
-  %some = icmp sgt i64 %a, 0
-  %began = select i1 %some, i64 %behind, i64 %b
-  br label %jump
-jump:
-  %to = phi i64 [ %began, %begin ], [ %again, %end ], [ %left, %tested.on ], [ %skipped, %odd ]
-  br label %next
-end:
-  %turn = load i64, ptr %loop.done.at
-  %turn.next = add i64 %turn, 1
-  store i64 %turn.next, ptr %loop.done.at
-  %turns = load i64, ptr %loop.count.at
-  %more = icmp slt i64 %turn.next, %turns
-  %inside = add i64 %a, 6
-  %again = select i1 %more, i64 %inside, i64 %behind
-  br label %jump
-move:
-  %now = load i64, ptr %loop.done.at
-  %low = and i64 %now, 1
-  %is.odd = icmp ne i64 %low, 0
-  %step.at = getelementptr i64, ptr %record, i64 3
-  %step.size = load i64, ptr %step.at
-  %even.at = getelementptr i64, ptr %record, i64 4
-  %odd.at = getelementptr i64, ptr %record, i64 5
-  %home.at = select i1 %is.odd, ptr %odd.at, ptr %even.at
-  %home.place = load i64, ptr %home.at
-  %home = getelementptr i64, ptr %args, i64 %home.place
-  %base = load i64, ptr %home
-  %far = mul i64 %now, %step.size
-  %address = add i64 %base, %far
-  %is.tensor = icmp eq i64 %kind, 4
-  br i1 %is.tensor, label %tensor, label %plain
-plain:
-  store i64 %address, ptr %word.at
-  br label %step
-tensor:
-  %moved = call i32 @turns_move(ptr %state, ptr %word.at, i64 %address)
-  br label %checked
-take:
-  %taken = load i64, ptr %word.at
-  br label %resized
-count:
-  %count.at = load ptr, ptr %word.at
-  %counted = call i32 @turns_read(ptr %state, ptr %room, ptr %count.at, i64 8)
-  br label %checked
-counted.on:
-  %read = load i64, ptr %room
-  br label %resized
-resized:
-  %turns.new = phi i64 [ %taken, %take ], [ %read, %counted.on ]
-  store i64 %turns.new, ptr %loop.count.at
-  br label %step
-test:
-  %flag.at = load ptr, ptr %word.at
-  %tested = call i32 @turns_read(ptr %state, ptr %room, ptr %flag.at, i64 1)
-  br label %checked
-tested.on:
-  %flag = load i8, ptr %room
-  %holds = icmp ne i8 %flag, 0
-  %test.end = load i64, ptr %loop.end.at
-  %left = select i1 %holds, i64 %behind, i64 %test.end
-  br label %jump
-odd:
-  %had = load i64, ptr %loop.done.at
-  %had.low = and i64 %had, 1
-  %had.odd = icmp ne i64 %had.low, 0
-  %skipped = select i1 %had.odd, i64 %behind, i64 %b
-  br label %jump
-lost:
-  ret i32 %status
-stop:
-  ret i32 0
-}
+SOURCE: Final = """
+def memcpy(to: ptr, of: ptr, size: i64) -> ptr: ...
+
+def turns(state: ptr, args: ptr[i64], first: i64) -> i32:
+    found = room(i64, 1, 8)
+    at = first
+    while True:
+        record = address(args[at])
+        kind = record[0]
+        a = record[1]
+        b = record[2]
+        loop = address(args[a])
+        at = at + FIELDS
+        status = i32(0)
+        if kind == KERNEL:
+            status = turns_launch(state, args, record)
+        elif kind == BEGIN:
+            record[3] = 0
+            if a <= 0:
+                at = b
+        elif kind == END:
+            loop[3] = loop[3] + 1
+            if loop[3] < loop[1]:
+                at = a + FIELDS
+        elif kind == MOVE or kind == TENSOR:
+            turn = loop[3]
+            home = record[5] if turn & 1 else record[4]
+            where = args[home] + turn * record[3]
+            if kind == MOVE:
+                args[b] = where
+            else:
+                status = turns_move(state, address(args[b]), where)
+        elif kind == TAKE:
+            loop[1] = args[b]
+        elif kind == COUNT:
+            status = turns_read(state, found, ptr(args[b]), 8)
+            loop[1] = found[0]
+        elif kind == TEST:
+            status = turns_read(state, found, ptr(args[b]), 1)
+            if ptr[i8](found)[0] == 0:
+                at = loop[2]
+        elif kind == ODD:
+            if (loop[3] & 1) == 0:
+                at = b
+        else:
+            return i32(0)
+        if status != 0:
+            return status
 """

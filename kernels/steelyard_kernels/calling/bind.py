@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard_device import cpu, cuda, memory
-from steelyard_device.dispatch_launch import SMALL
+from steelyard_device.dispatch_native import SMALL
 from steelyard_device.errors import DeviceError
 from steelyard_kernels import dtypes
 from steelyard_kernels.array.value import Array as Traced
