@@ -13,131 +13,115 @@ from steelyard_kernels.dtypes import DType, float32, int32, int64
 from steelyard_kernels.ir.loops import Buffer, Tensor, Type, typed
 from steelyard_kernels.ir.operations import is_index
 
-Kinds: TypeAlias = tuple[Type | Buffer | Tensor, ...]
+Kind: TypeAlias = Type | Buffer | Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class EffectRule:
-    """A rule for an `Effect`, whose arguments may be buffers."""
+    """A rule for an `Effect`: what each argument is, indices all behind these.
+
+    `agree` says what of several has to be alike.
+    """
 
     sentence: str
-    holds: Callable[[Kinds], bool]
+    takes: tuple[Callable[[Kind], bool], ...] = ()
+    agree: Callable[..., bool] = lambda *_: True
+
+    def holds(self, args: tuple[Kind, ...]) -> bool:
+        """Say whether an effect may have these arguments."""
+        first = len(self.takes)
+        each = [take(kind) for take, kind in zip(self.takes, args, strict=False)]
+        return all(each) and all(map(is_index, args[first:])) and self.agree(*args)
 
 
 AHEAD: Final = 1
 """Scalars that a thread takes over at once: four took 1.04 of the time of one."""
 
 
-def _is_shared(kind: Type | Buffer | Tensor, dtype: DType | None = None) -> bool:
-    inside = isinstance(kind, Buffer) and kind.space == "shared"
-    return inside and dtype in {None, getattr(kind, "dtype", None)}
+def _lies(space: str, dtype: DType | None = None) -> Callable[[Kind], bool]:
+    """Return what says whether something is a buffer there."""
+    return lambda kind: (
+        isinstance(kind, Buffer) and kind.space == space and dtype in {None, kind.dtype}
+    )
 
 
-def _is_register(kind: Type | Buffer | Tensor) -> bool:
-    return isinstance(kind, Buffer) and kind.space == "register"
-
-
-def _is_words(kind: Type | Buffer | Tensor) -> bool:
+def _is_words(kind: Kind) -> bool:
     """Say whether it is memory that blocks hand values over in."""
-    return isinstance(kind, Buffer) and (kind.space, kind.access, kind.dtype) == (
-        "global",
-        "inout",
-        int64,
-    )
+    return _lies("global", int64)(kind) and getattr(kind, "access", "") == "inout"
 
 
-def _copies(args: Kinds) -> bool:
-    to, to_index, source, index, count, some = args
-    return (
-        isinstance(to, Buffer)
-        and isinstance(source, Buffer)
-        and (to.space, source.space) == ("shared", "global")
-        and to.dtype is source.dtype
-        and all(is_index(kind) for kind in (to_index, index, count, some))
-    )
+def _is_scalar(kind: Kind) -> bool:
+    """Say whether it is a scalar of 4 or 8 bytes."""
+    return isinstance(kind, Type) and kind.lanes == 1 and kind.dtype.bytes in {4, 8}
 
 
-BARRIER = EffectRule("takes nothing", lambda _args: True)
+def _is_tensor(kind: Kind) -> bool:
+    return isinstance(kind, Tensor)
+
+
+def _is_four(kind: Kind) -> bool:
+    return kind in {typed(float32, 4), typed(int32, 4)}
+
+
+def _alike(one: Buffer, _: Kind, other: Type | Buffer, *__: Kind) -> bool:
+    """Say whether what is stored has the dtype of where it goes."""
+    return one.dtype is other.dtype
+
+
+SHARED, REGISTER, COUNTER = _lies("shared"), _lies("register"), _lies("shared", int64)
+BARRIER = EffectRule("takes nothing")
 COPY = EffectRule(
     "copies from a global buffer to a shared one of its dtype some of the elements, "
     "zeros for the others: (to, index, source, index, elements, some)",
-    _copies,
+    (SHARED, is_index, _lies("global")),
+    _alike,
 )
-MBARRIER = EffectRule(
-    "takes an int64 buffer in shared memory and indices",
-    lambda args: _is_shared(args[0], int64) and all(map(is_index, args[1:])),
-)
-TENSOR = EffectRule("takes a tensor", lambda args: isinstance(args[0], Tensor))
+MBARRIER = EffectRule("takes an int64 buffer in shared memory and indices", (COUNTER,))
+TENSOR = EffectRule("takes a tensor", (_is_tensor,))
 TENSOR_COPY = EffectRule(
     "copies a box of a tensor to shared memory and counts its bytes: "
     "(to, index, tensor, mbarrier, index, *corner)",
-    lambda args: (
-        _is_shared(args[0])
-        and isinstance(args[2], Tensor)
-        and len(args[2].extents) == len(args) - 5
-        and _is_shared(args[3], int64)
-        and all(map(is_index, (args[1], *args[4:])))
-    ),
+    (SHARED, is_index, _is_tensor, COUNTER),
+    lambda *args: len(args[2].extents) == len(args) - 5,
 )
 TENSOR_SHARE = EffectRule(
     "copies to as many blocks of the cluster as a number has bits, each at its own place: "
     "(to, index, tensor, mbarrier, index, blocks, *corner)",
-    lambda args: TENSOR_COPY.holds((*args[:5], *args[6:])) and is_index(args[5]),
+    TENSOR_COPY.takes,
+    lambda *args: len(args[2].extents) == len(args) - 6,
 )
 STORE_FAR = EffectRule(
     "stores four float32 or int32 in another block of the cluster, where it counts their "
     "bytes: (to, index, values, rank, mbarrier, index)",
-    lambda args: (
-        any(_is_shared(args[0], x) and args[2] is typed(x, 4) for x in (float32, int32))
-        and _is_shared(args[4], int64)
-        and all(map(is_index, (args[1], args[3], args[5])))
-    ),
+    (SHARED, is_index, _is_four, is_index, COUNTER),
+    _alike,
 )
 STORE_FAR_ONE = EffectRule(
     "stores a scalar of 4 or 8 bytes in another block of the cluster, which counts them: "
     "(to, index, value, rank, mbarrier, index)",
-    lambda args: (
-        isinstance(args[2], Type)
-        and _is_shared(args[0], args[2].dtype)
-        and args[2].lanes == 1
-        and args[2].dtype.bytes in {4, 8}
-        and _is_shared(args[4], int64)
-        and all(map(is_index, (args[1], args[3], args[5])))
-    ),
+    (SHARED, is_index, _is_scalar, is_index, COUNTER),
+    _alike,
 )
 TURN = EffectRule(
     "counts in an int64 buffer and stores what was there in shared memory: "
     "(to, index, words, index)",
-    lambda args: (
-        _is_shared(args[0])
-        and _is_words(args[2])
-        and all(map(is_index, (args[1], args[3])))
-    ),
+    (SHARED, is_index, _is_words),
 )
 HAND = EffectRule(
     "stores a scalar of 4 or 8 bytes in words of an int64 buffer: (words, index, value)",
-    lambda args: (
-        _is_words(args[0])
-        and is_index(args[1])
-        and isinstance(args[2], Type)
-        and args[2].lanes == 1
-        and args[2].dtype.bytes in {4, 8}
-    ),
+    (_is_words, is_index, _is_scalar),
 )
 TAKE = EffectRule(
     f"waits for the first {AHEAD} of so many such scalars, each a step of words behind the "
     "one before, and stores them in registers: (to, words, index, step, count)",
-    lambda args: (
-        _is_register(args[0]) and _is_words(args[1]) and all(map(is_index, args[2:]))
-    ),
+    (REGISTER, _is_words),
 )
-AXES: Final = range(2, 6)  # of a tensor
 SUMS = EffectRule(
-    "takes the float32 sums, in registers, and a number of groups",
-    lambda args: _is_register(args[0]) and is_index(args[1]),
+    "takes the float32 sums, in registers, and a number of groups", (REGISTER,)
 )
-HELD = EffectRule("takes a buffer in registers", lambda args: _is_register(args[0]))
-WAIT = EffectRule("takes a number", lambda a: is_index(a[0]))
+HELD = EffectRule("takes a buffer in registers", (REGISTER,))
+WAIT = EffectRule("takes a number")
+AXES: Final = range(2, 6)  # of a tensor
 
 EFFECTS: dict[str, tuple[int, EffectRule]] = {  # how many arguments, and which
     "barrier": (0, BARRIER),
