@@ -254,13 +254,13 @@ class Pool:
 
     def __init__(self, processors: Sequence[int]) -> None:
         self._processors = processors
-        self._room = memory.empty((ctypes.sizeof(_PoolState),), np.uint8)
+        self._room = memory.empty((ctypes.sizeof(native.Pool),), np.uint8)
         self._room[:] = 0
-        self._state = _PoolState.from_buffer(self._room.data)
+        self._state = native.Pool.from_buffer(self._room.data)
         self.address = self._room.ctypes.data
         self._state.workers = len(processors)
         self._state.spins = SPINS
-        self._slots = [_Slot(self.address, 1 + i) for i in range(len(processors))]
+        self._slots = [native.Slot(self.address, 1 + i) for i in range(len(processors))]
         self.start()
 
     def start(self) -> None:
@@ -304,28 +304,6 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class _PoolState(ctypes.Structure):
-    _fields_ = (
-        ("gate", ctypes.c_int64),
-        ("_line0", ctypes.c_int32 * 14),
-        ("sleepers", ctypes.c_int32),
-        ("_line1", ctypes.c_int32 * 15),
-        ("caller_sleeps", ctypes.c_int32),
-        ("_line2", ctypes.c_int32 * 15),
-        ("owner", ctypes.c_int32),
-        ("workers", ctypes.c_int32),
-        ("spins", ctypes.c_int32),
-        ("_unused", ctypes.c_int32),
-        ("function", ctypes.c_void_p),
-        ("args", ctypes.c_void_p),
-        ("ticket", ctypes.c_void_p),
-    )
-
-
-class _Slot(ctypes.Structure):
-    _fields_ = (("pool", ctypes.c_void_p), ("index", ctypes.c_int32))
-
-
 @dataclass(frozen=True, slots=True)
 class _Library:
     launch_many: ctypes._CFunctionType
@@ -359,7 +337,7 @@ def _probes() -> dict[str, Function]:
     return {name: Function(name, address) for name, address in at.items()}
 
 
-def _start_thread(entry: int, slot_: _Slot, processor: int) -> int:
+def _start_thread(entry: int, slot_: native.Slot, processor: int) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     thread = ctypes.c_ulong()
     failed = libc.pthread_create(

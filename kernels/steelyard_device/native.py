@@ -12,6 +12,7 @@ chunk left, a thread that comes later has nothing to do and finds the gate shut.
 
 from __future__ import annotations
 
+import ctypes
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -84,32 +85,61 @@ def now(clock: i32) -> i64:
     return time.seconds * 1000000000 + time.rest
 """
 
-# Pool is `cpu._PoolState`, Launch what `cpu.Launch` packs: behind the ticket are the ticks
-# of a window, and whether work is claimed. What workers write stands on cache lines of its
-# own; the rest is the caller's. One caller at a time owns the pool: Python threads release
-# the GIL when they launch.
+
+class Pool(ctypes.Structure):
+    """What threads of a pool share: what workers write has cache lines of its own.
+
+    The rest is the caller's. One caller at a time owns the pool: Python threads release
+    the GIL when they launch.
+    """
+
+    _fields_ = (
+        ("gate", ctypes.c_int64),
+        ("_line0", ctypes.c_int32 * 14),
+        ("sleepers", ctypes.c_int32),
+        ("_line1", ctypes.c_int32 * 15),
+        ("caller_sleeps", ctypes.c_int32),
+        ("_line2", ctypes.c_int32 * 15),
+        ("owner", ctypes.c_int32),
+        ("workers", ctypes.c_int32),
+        ("spins", ctypes.c_int32),
+        ("_unused", ctypes.c_int32),
+        ("function", ctypes.c_void_p),
+        ("args", ctypes.c_void_p),
+        ("ticket", ctypes.c_void_p),
+    )
+
+
+class Slot(ctypes.Structure):
+    """What a thread of a pool is told."""
+
+    _fields_ = (("pool", ctypes.c_void_p), ("index", ctypes.c_int32))
+
+
+_KINDS: Final[dict[object, str]] = {
+    ctypes.c_void_p: "ptr",
+    ctypes.c_int64: "i64",
+    ctypes.c_int32: "i32",
+    ctypes.c_uint32: "i32",
+}
+
+
+def struct(of: type[ctypes.Structure], **known: str) -> str:
+    """Return a structure as native code has it; of some fields more is `known`."""
+    lines = [f"class {of.__name__}:"]
+    for name, kind, *_ in of._fields_:
+        several = f'"[{getattr(kind, "_length_", 0)} x i32]"'
+        lines.append(f"    {name}: {known.get(name) or _KINDS.get(kind, several)}")
+    return "\n".join([*lines, ""])
+
+
+# Launch is what `cpu.Launch` packs: behind the ticket are the ticks of a window, and whether
+# work is claimed.
 _SOURCE: Final = (
     CLOCK
+    + struct(Pool, function="fn[void]")
+    + struct(Slot, pool="ptr[Pool]")
     + """
-class Pool:
-    gate: i64
-    line0: "[14 x i32]"
-    sleepers: i32
-    line1: "[15 x i32]"
-    caller_sleeps: i32
-    line2: "[15 x i32]"
-    owner: i32
-    workers: i32
-    spins: i32
-    unused: i32
-    function: fn[void]
-    args: ptr
-    ticket: ptr
-
-class Slot:
-    pool: ptr[Pool]
-    index: i32
-
 class Launch:
     pool: ptr[Pool]
     function: fn[void]

@@ -12,7 +12,7 @@ from typing import Final
 from steelyard_device import turns
 from steelyard_device.cuda.driver import call
 from steelyard_device.errors import DeviceError
-from steelyard_device.native import CLOCK
+from steelyard_device.native import CLOCK, struct
 from steelyard_device.native_language import own
 from steelyard_device.threads import Once
 
@@ -112,28 +112,10 @@ def calls() -> ctypes.Array[ctypes.c_void_p]:
 _SOURCE: Final = (
     CLOCK
     + turns.SOURCE
+    + struct(Batch, calls="ptr[Calls]")
+    + struct(Entry)
     + "\n    ".join(["class Calls:", *[f"{name}: fn[i32]" for name in CALLS]])
     + """
-class Batch:
-    calls: ptr[Calls]
-    context: ptr
-    stream: ptr
-    entries: ptr
-    count: i64
-    next: i64
-    start: i64
-    stop: i64
-
-class Entry:
-    function: ptr
-    grid_x: i32
-    grid_y: i32
-    grid_z: i32
-    block_x: i32
-    block_y: i32
-    block_z: i32
-    shared: i32
-    parameters: ptr
 
 def run(batch: ptr[Batch], count: i64, how: fn[i32], timed: i1) -> i32:
     "The thread may have another context, or none: ours is put on top meanwhile."
@@ -161,8 +143,10 @@ def run(batch: ptr[Batch], count: i64, how: fn[i32], timed: i1) -> i32:
     return status
 
 def launch_one(batch: ptr[Batch], of: ptr[Entry]) -> i32:
+    grid = ptr[i32](address(of.grid))
+    block = ptr[i32](address(of.block))
     return batch.calls.cuLaunchKernel(
-        of.function, of.grid_x, of.grid_y, of.grid_z, of.block_x, of.block_y, of.block_z,
+        of.function, grid[0], grid[1], grid[2], block[0], block[1], block[2],
         of.shared, batch.stream, of.parameters, null)
 
 def issue(batch: ptr[Batch], count: i64) -> i32:
