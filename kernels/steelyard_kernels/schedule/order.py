@@ -76,7 +76,7 @@ def residue(nest: Nest, lanes: int) -> int | None:
     """
     last = len(nest.extents) - 1
     arrays = [value for value in nest.values if value.source is not None]
-    offsets = [each.offset for each in (*arrays, *nest.outputs)]
+    offsets = [v.offset for v in arrays] + [out.offset for out in nest.outputs]
     walked = [each for each in offsets if each.step(last) == 1 and len(each.axes) > 1]
     found = {
         step % lanes
