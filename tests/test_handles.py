@@ -181,6 +181,10 @@ def test_a_distribution_has_its_defaults_and_what_is_asked_for(b):
         ("input", {"dist": "constant", "value": "7"}, "value='7'; expected a number"),
         ("input", {"dist": "uniform", "high": np.arange(2)}, "Give an array to"),
         ("output", {"name": 5}, "output has name=5; expected a string"),
+        ("input", {"dist": "uniform", "low": 2.0}, "from 2.0 to 1.0; expected a low="),
+        ("input", {"dist": "uniform", "low": np.nan}, "low=nan; expected a finite"),
+        ("inout", {"mean": 10**400, "deviation": np.inf}, "finite number above 0"),
+        ("inout", {"deviation": 0}, "deviation=0; expected a finite number above 0"),
     ],
 )
 def test_what_is_unknown_is_named_where_it_is_declared(b, declare, how, words):
@@ -209,6 +213,39 @@ def test_what_cannot_be_called_cannot_be_launched(b, target):
     """The sentence says what comes first."""
     with pytest.raises(BenchmarkError, match=r"cannot be called\. Pass a function"):
         b.launch(target)
+
+
+async def _later(): ...
+
+
+def _bit_by_bit():
+    yield
+
+
+@pytest.mark.parametrize("target", [_later, _bit_by_bit])
+def test_a_call_that_runs_nothing_cannot_be_launched(b, target):
+    """It would be timed as the making of an object that nobody awaits."""
+    with pytest.raises(
+        BenchmarkError, match=f"{target.__name__}, whose call only make"
+    ):
+        b.launch(target)
+
+
+@pytest.mark.parametrize("wrong", [-1, np.nan, np.inf, "1e-6", True * 1j])
+@pytest.mark.parametrize("name", ["rtol", "atol"])
+def test_a_tolerance_that_no_result_or_every_result_meets_is_refused(b, name, wrong):
+    """An infinite one passed whatever the work wrote, and said it was checked."""
+    with pytest.raises(BenchmarkError, match=f"check got {name}=.*from 0 up"):
+        b.check(np.negative, **{name: wrong})
+
+
+def test_a_case_has_one_reference_that_can_be_called(b):
+    """A second one took the place of the first, which then held nothing."""
+    with pytest.raises(BenchmarkError, match=r"check got array.*expected one function"):
+        b.check(np.zeros(3))
+    b.check(np.negative, b.input(3, name="x"), rtol=0, atol=np.float32(1e-3))
+    with pytest.raises(BenchmarkError, match="beside an earlier one; expected one"):
+        b.check(np.positive)
 
 
 def test_buffers_are_handed_over_in_a_known_form(b):

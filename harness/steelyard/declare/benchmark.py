@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn, overload
 from steelyard.analyse import expression
 from steelyard.declare import mode as modes
 from steelyard.declare.axes import Axis, declared, plain, text_of
-from steelyard.declare.handles import CPU, Builder, Call, Check, Handle
+from steelyard.declare.handles import CPU, Builder, Call, Check, Handle, replaced
 from steelyard.errors import BenchmarkError, SteelyardError, suggestion
 from steelyard.machine.printable import LONGEST, printable
 from steelyard_device.errors import DeviceError
@@ -39,6 +39,14 @@ class Description:
     def handles_of(self, *roles: str) -> tuple[Handle, ...]:
         """Return the handles with one of ``roles``, in order of declaration."""
         return tuple(h for h in self.handles if h.role in roles)
+
+    @property
+    def launched(self) -> tuple[Handle, ...]:
+        """Return the handles that the launch takes: others move no bytes."""
+        taken: set[str] = set()
+        call = self.call
+        replaced((call.args, call.out, dict(call.scalars)), lambda h: taken.add(h.name))
+        return tuple(handle for handle in self.handles if handle.name in taken)
 
     @property
     def reference(self) -> Check | None:

@@ -6,6 +6,7 @@ in another process, and list cases without allocating anything.
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 import sys
@@ -206,12 +207,18 @@ class Builder:
         natively. ``as_`` says whose arrays: torch, cupy, numba.
 
         Raises:
-            BenchmarkError: ``target`` cannot be called, or ``as_`` is not known.
+            BenchmarkError: ``target`` cannot be called, or its call does no work, or
+                ``as_`` is not known.
         """
         if not callable(target):
             raise BenchmarkError(
                 f"launch got {target!r}, which cannot be called. Pass a function or "
                 "a kernel first, then its handles."
+            )
+        if inspect.iscoroutinefunction(target) or inspect.isgeneratorfunction(target):
+            raise BenchmarkError(
+                f"launch got {target.__name__}, whose call only makes a coroutine or a "
+                "generator and runs none of it. Pass a function that does the work."
             )
         if as_ not in FORMS:
             raise BenchmarkError(
@@ -249,7 +256,23 @@ class Builder:
         It returns what the outputs, then the inouts, hold after one launch, in the
         order of their declaration (one array, or a tuple). Tolerances default to 8
         epsilons of each output's dtype, of each value and of all their mean square.
+
+        Raises:
+            BenchmarkError: there is one already, it cannot be called, or a tolerance is
+                no finite number from 0 up: any result would be right, or none.
         """
+        if self.checked is not None or not callable(reference):
+            raise BenchmarkError(
+                f"check got {reference!r}"
+                f"{' beside an earlier one' * (self.checked is not None)}; expected one "
+                "function, which returns what all outputs and inouts hold."
+            )
+        for name, value in (("rtol", rtol), ("atol", atol)):
+            number = value is None or (_is_number(value) and 0 <= value < math.inf)
+            if not number:
+                raise BenchmarkError(
+                    f"check got {name}={value!r}; expected a finite number from 0 up."
+                )
         self.checked = Check(reference, args, rtol, atol)
 
     def mode(self, *names: str) -> None:
@@ -335,14 +358,23 @@ def _recipe(
                 f"input {name} has {parameter}=, which dist={dist!r} does not know; "
                 f"expected {', '.join(known)}."
             )
-        if not _is_number(value):
+        least = 0 if parameter == "deviation" else -math.inf
+        masks = parameter == "value"  # may be infinite
+        if not (_is_number(value) and (masks or least < value < math.inf)):
             raise BenchmarkError(
-                f"input {name} has {parameter}={value!r}; expected a number. Give an "
-                "array to b.load, as a .npy file."
+                f"input {name} has {parameter}={value!r}; expected a "
+                f"{'' if masks else 'finite '}number{' above 0' if least == 0 else ''}. "
+                "Give an array to b.load, as a .npy file."
             )
     if kind == "b" and dist == "integers":
         known = {**known, "high": 2}  # as many of one as of the other
-    return (("dist", dist), *({**known, **parameters}.items()))
+    recipe = {**known, **parameters}
+    if dist == "uniform" and not recipe["low"] < recipe["high"]:
+        raise BenchmarkError(
+            f"input {name} is uniform from {recipe['low']} to {recipe['high']}; expected "
+            "a low= below its high=."
+        )
+    return (("dist", dist), *recipe.items())
 
 
 def _is_text(value: Any) -> bool:

@@ -205,7 +205,7 @@ def _reported(
 def _facts(description: Description, bound: work.Work) -> dict[str, Any]:
     moved = sum(
         h.size * dtype_of(h).itemsize * (2 if h.role == "inout" else 1)
-        for h in description.handles
+        for h in description.launched
     )
     found = {"bytes": moved, **bound.facts(), **description.counts}
     largest = max(description.handles, key=lambda h: h.size, default=None)

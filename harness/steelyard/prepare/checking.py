@@ -314,6 +314,12 @@ def _asked(
             f"its reference gave shapes {[array.shape for array in wanted]}; expected "
             f"{shapes}, the outputs and then the inouts as declared."
         )
+    for array in wanted:
+        if array.dtype.kind == "f" and array.size and np.isnan(array).all():
+            raise BenchmarkError(
+                "its reference gave nothing but NaN, which any wrong result may be too. "
+                "Give inputs of which it makes numbers."
+            )
     return wanted
 
 
@@ -348,6 +354,8 @@ def root_mean_square(values: Array) -> float:
 def _exact(result: Any) -> Array:
     """Return float64, or whole numbers as they are: float64 has but 53 bits of them."""
     array = np.asarray(result)
+    if array.dtype.kind == "c":
+        raise TypeError(f"expected real numbers, it returned {array.dtype}")
     return array if array.dtype.kind in "biu" else array.astype(np.float64)
 
 
