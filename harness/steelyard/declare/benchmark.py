@@ -44,9 +44,9 @@ class Description:
     def launched(self) -> tuple[Handle, ...]:
         """Return the handles that the launch takes: others move no bytes."""
         taken: set[str] = set()
-        call = self.call
-        replaced((call.args, call.out, dict(call.scalars)), lambda h: taken.add(h.name))
-        return tuple(handle for handle in self.handles if handle.name in taken)
+        given = self.call.args, self.call.out, dict(self.call.scalars)
+        replaced(given, lambda handle: taken.add(handle.name))
+        return tuple(h for h in self.handles if h.name in taken)
 
     @property
     def reference(self) -> Check | None:
@@ -162,12 +162,11 @@ class Case:
             )
         if builder.launches > 1:
             raise BenchmarkError(
-                f"{self.id} calls b.launch {builder.launches} times; expected one, as "
-                "only what is returned is measured. Do all of it in one function."
+                f"{self.id} calls b.launch {builder.launches} times; expected one, as only "
+                "what is returned is measured. Do all of it in one function."
             )
-        handles = tuple(builder.handles.values())
         return Description(
-            handles,
+            tuple(builder.handles.values()),
             call,
             builder.checked,
             builder.modes,

@@ -12,36 +12,18 @@ import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from steelyard.declare import dtypes
 from steelyard.declare import mode as modes
+from steelyard.declare import recipes
 from steelyard.declare.assigned import assigned
 from steelyard.errors import BenchmarkError
-
-if TYPE_CHECKING:
-    import numpy as np  # 64 ms that importing steelyard does not spend
 
 CPU: Final = "cpu"
 CUDA: Final = "cuda"
 DEVICES: Final = (CPU, CUDA)
 """Where buffers live and work runs; which GPU is the run's to say."""
-
-DISTRIBUTIONS: Final[Mapping[str, Mapping[str, float]]] = {
-    "normal": {"mean": 0.0, "deviation": 1.0},
-    "uniform": {"low": 0.0, "high": 1.0},
-    "lognormal": {"mean": 0.0, "deviation": 1.0},
-    "integers": {"low": 0, "high": 100},
-    "constant": {"value": 0.0},
-    "pattern": {"period": 64, "mean": 0.0, "deviation": 1.0},
-    "fixed": {"mean": 0.0, "deviation": 1.0},
-}
-"""Each distribution with its parameters and their defaults. ``lognormal`` is exp of a
-normal; ``fixed`` one of the same values in every run, such as weights that a kernel
-knows before it is launched; ``integers`` exclude ``high``; ``constant`` (zeros by default) has to be asked
-for by name, as has ``pattern``: so many normal values again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +125,13 @@ class Builder:
         name: str | None = None,
         **parameters: float,
     ) -> Handle:
-        """Declare a seeded random input; see `DISTRIBUTIONS` for ``dist``.
+        """Declare a seeded random input; see `recipes.DISTRIBUTIONS` for ``dist``.
 
         Without ``dist`` floating-point data is normal and integers are 0 to 99. The
         name defaults to the variable the handle is assigned to.
         """
         name = name or assigned(sys._getframe(1))  # noqa: SLF001 # the caller's variable names the buffer
-        recipe = _recipe(name, dist, dtype, parameters)
+        recipe = recipes.recipe(name, dist, dtype, parameters)
         return self._add(name, "input", shape, dtype, recipe)
 
     def inout(
@@ -163,7 +145,7 @@ class Builder:
     ) -> Handle:
         """Declare a buffer that the work updates; as `input`, restored every sample."""
         name = name or assigned(sys._getframe(1))  # noqa: SLF001 # as above
-        recipe = _recipe(name, dist, dtype, parameters)
+        recipe = recipes.recipe(name, dist, dtype, parameters)
         return self._add(name, "inout", shape, dtype, recipe)
 
     def output(
@@ -207,8 +189,7 @@ class Builder:
         natively. ``as_`` says whose arrays: torch, cupy, numba.
 
         Raises:
-            BenchmarkError: ``target`` cannot be called, or its call does no work, or
-                ``as_`` is not known.
+            BenchmarkError: calling ``target`` does nothing, or ``as_`` is not known.
         """
         if not callable(target):
             raise BenchmarkError(
@@ -262,17 +243,14 @@ class Builder:
                 no finite number from 0 up: any result would be right, or none.
         """
         if self.checked is not None or not callable(reference):
+            beside = " beside an earlier one" * (self.checked is not None)
             raise BenchmarkError(
-                f"check got {reference!r}"
-                f"{' beside an earlier one' * (self.checked is not None)}; expected one "
-                "function, which returns what all outputs and inouts hold."
+                f"check got {reference!r}{beside}; expected one function, which returns "
+                "what all outputs and inouts hold."
             )
         for name, value in (("rtol", rtol), ("atol", atol)):
-            number = value is None or (_is_number(value) and 0 <= value < math.inf)
-            if not number:
-                raise BenchmarkError(
-                    f"check got {name}={value!r}; expected a finite number from 0 up."
-                )
+            if value is not None:
+                recipes.require(f"check got {name}", value, recipes.FROM_0)
         self.checked = Check(reference, args, rtol, atol)
 
     def mode(self, *names: str) -> None:
@@ -290,15 +268,8 @@ class Builder:
                 raise BenchmarkError(
                     f"count got {name!r}; expected bytes, operations or items."
                 )
-            try:
-                number = float(value)
-            except (TypeError, ValueError):
-                number = math.nan
-            if not 0 <= number < math.inf:
-                raise BenchmarkError(
-                    f"count got {name}={value!r}; expected a number from 0 up."
-                )
-            self.counts[name] = number
+            recipes.require(f"count got {name}", value, recipes.FROM_0)
+            self.counts[name] = float(value)
 
     def _add(
         self,
@@ -314,7 +285,7 @@ class Builder:
                 f"{role} {name} has shape {shape!r}; expected one length or several, "
                 "each a whole number from 0 up."
             )
-        if not _is_text(name):
+        if not recipes.is_text(name):
             raise BenchmarkError(
                 f"{role} has name={name!r}; expected a string, or leave it out."
             )
@@ -322,7 +293,7 @@ class Builder:
             raise BenchmarkError(
                 f"{role} {name} is declared twice. Give one of them another name=."
             )
-        kind = _dtype(role, name, dtype).name
+        kind = recipes.dtype_of(role, name, dtype).name
         self.handles[name] = Handle(name, role, lengths, kind, recipe)
         return self.handles[name]
 
@@ -340,51 +311,6 @@ def replaced(value: Any, by: Callable[[Any], Any], kind: type = Handle) -> Any:
     return value
 
 
-def _recipe(
-    name: str, dist: str | None, dtype: str, parameters: Mapping[str, float]
-) -> tuple[tuple[str, Any], ...]:
-    found = _dtype("input", name, dtype)
-    kind = found.kind
-    dist = dist or ("normal" if dtypes.is_float(found) else "integers")
-    if not _is_text(dist) or dist not in DISTRIBUTIONS:
-        raise BenchmarkError(
-            f"input {name} has dist={dist!r}; expected one of "
-            f"{', '.join(DISTRIBUTIONS)}."
-        )
-    known = DISTRIBUTIONS[dist]
-    for parameter, value in parameters.items():
-        if parameter not in known:
-            raise BenchmarkError(
-                f"input {name} has {parameter}=, which dist={dist!r} does not know; "
-                f"expected {', '.join(known)}."
-            )
-        least = 0 if parameter == "deviation" else -math.inf
-        masks = parameter == "value"  # may be infinite
-        if not (_is_number(value) and (masks or least < value < math.inf)):
-            raise BenchmarkError(
-                f"input {name} has {parameter}={value!r}; expected a "
-                f"{'' if masks else 'finite '}number{' above 0' if least == 0 else ''}. "
-                "Give an array to b.load, as a .npy file."
-            )
-    if kind == "b" and dist == "integers":
-        known = {**known, "high": 2}  # as many of one as of the other
-    recipe = {**known, **parameters}
-    if dist == "uniform" and not recipe["low"] < recipe["high"]:
-        raise BenchmarkError(
-            f"input {name} is uniform from {recipe['low']} to {recipe['high']}; expected "
-            "a low= below its high=."
-        )
-    return (("dist", dist), *recipe.items())
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real)
-
-
 def _lengths(shape: int | Sequence[int]) -> tuple[int, ...] | None:
     """Return a shape in plain integers; None if it holds anything else."""
     try:
@@ -393,25 +319,3 @@ def _lengths(shape: int | Sequence[int]) -> tuple[int, ...] | None:
         return (operator.index(shape),)
     except TypeError:
         return None
-
-
-def _dtype(role: str, name: str, dtype: Any) -> np.dtype[Any]:
-    import numpy as np
-
-    try:
-        # PyTorch's dtypes call themselves torch.float32.
-        found = dtypes.named(
-            str(dtype).removeprefix("torch.") if _foreign(dtype) else dtype
-        )
-    except TypeError:
-        found = np.dtype(object)
-    if found.kind not in "biuf" and not dtypes.is_float(found):
-        raise BenchmarkError(
-            f"{role} {name} has dtype {dtype!r}, which holds no real numbers that NumPy "
-            "knows. Use float16, bfloat16, float32, float64, int32, int64 or bool."
-        )
-    return found
-
-
-def _foreign(dtype: Any) -> bool:
-    return type(dtype).__module__ == "torch"

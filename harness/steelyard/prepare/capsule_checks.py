@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
 import numpy as np
 
-from steelyard.declare.handles import DISTRIBUTIONS
+from steelyard.declare.recipes import DISTRIBUTIONS
 from steelyard.machine.decoding import Malformed, Matching, Within, checked
 from steelyard_device import binary, cubin
 from steelyard_device.errors import DeviceError
