@@ -140,6 +140,11 @@ def error(*words, code=4):
         (["run", "--store", "x://y"], "cannot be opened"),
         (["run", "--store", "gone/dir/x.db"], "there is no folder gone/dir"),
         (["run", "--dry-run", "--store", "gone/x.db"], "there is no folder gone"),
+        (["gate", "main", "--output", "gone/x"], "--output gone/x cannot be written"),
+        (["claims", "--output", "suites"], "--output suites cannot be written"),
+        (["history", "x", "--svg", "gone/x"], "--svg gone/x cannot be written"),
+        (["verdict", "--from", "gone.json"], "no outcome of a gate at gone.json. Run"),
+        (["run", "-p", "n=8,1e400", "--dry-run"], "'n=8,1e400' has no finite number"),
         (["run", "--wait", "-1"], "-1.0 is not in the range x>=0"),
         (["gate", "main", "--wait", "-1"], "-1.0 is not in the range x>=0"),
         (["selftest", "--wait", "-1"], "-1.0 is not in the range x>=0"),
@@ -401,6 +406,7 @@ def test_two_runs_are_compared_with_what_differs_first(desk):
     """Runs are named by tag and by @-1; for other programs to a file, or alone to stdout."""
     steelyard("run", "--tag", "old")
     steelyard("run", "--seed", "1")
+    assert "@-1 is the latest run, which is NEW" in error("compare", "@-1")
     text = steelyard("compare", "old", "@-1")
     assert text.index("seed") < text.index("ratio")
     assert "1.000" in text

@@ -81,7 +81,7 @@ def test_a_gate_that_could_not_begin_leaves_the_last_outcome(shop, words, says):
 def test_a_gate_whose_file_cannot_be_written_is_kept(shop, monkeypatch):
     """It measured for minutes, and its error says that `verdict` shows it again."""
     monkeypatch.setattr(run, "gate", lambda *_, **__: LAST)
-    result = gate("HEAD", "--output", "gone/outcome.json")
+    result = gate("HEAD", "--output", "/dev/full")
     assert (result.exit_code, kept(shop)) == (USAGE, LAST)
     assert "shows the same outcome again" in result.stderr
 

@@ -11,7 +11,6 @@ import click
 
 from steelyard.commands import _options as common
 from steelyard.errors import FAILED, SteelyardError
-from steelyard.machine import files
 from steelyard_kernels.building.cache import CACHES, LEVELS
 from steelyard_lock.options import arrays_option, axes_option, sentences
 
@@ -128,12 +127,7 @@ def _refuse_idle(context: click.Context) -> None:
     "Print how long LLVM's passes took, once, in a fresh process.",
     is_flag=True,
 )
-@common.option(
-    "--trace",
-    "Write every span for ui.perfetto.dev.",
-    type=click.Path(dir_okay=False, writable=True),
-    metavar="FILE",
-)
+@common.written("--trace", "Write every span for ui.perfetto.dev.")
 @common.option("--resources", "Print what a GPU's code takes.", is_flag=True)
 @common.option("--json as_json", "Print JSON and nothing else.", is_flag=True)
 @common.option(
@@ -203,8 +197,6 @@ def command(
     exit code is 2 if a build failed.
     """
     _refuse_idle(context)
-    if asked["trace"]:
-        files.require_writable(asked["trace"], "--trace")
     with sentences():
         from steelyard_lock import run
         from steelyard_lock.points import points

@@ -11,6 +11,7 @@ import click
 from steelyard.clocks import gpu
 from steelyard.declare import config
 from steelyard.declare.config import ALL, AUTO, OFF, Config
+from steelyard.machine import files
 
 if TYPE_CHECKING:
     from steelyard.store.store import Store
@@ -25,6 +26,19 @@ Decorator = Callable[[Any], Any]
 def option(name: str, text: str, shown: str | bool = False, **how: Any) -> Decorator:
     """Return an option; ``how`` is as click has it."""
     return click.option(*name.split(), help=text, show_default=shown, **how)
+
+
+def written(name: str, text: str, shown: str | bool = False, **how: Any) -> Decorator:
+    """Return an option for a file that is written at the end, or refused before."""
+
+    def check(
+        _context: click.Context, parameter: click.Parameter, place: str | Path | None
+    ) -> str | Path | None:
+        if place is not None and str(place) != "-":
+            files.require_writable(place, parameter.opts[0])
+        return place
+
+    return option(name, text, shown, callback=check, **({"metavar": "FILE"} | how))
 
 
 def _number(name: str, text: str, shown: str, metavar: str | None = None) -> Decorator:
@@ -74,12 +88,10 @@ across_option = option(
     "One table a benchmark: a row a case, a column a value of this axis.",
     metavar="AXIS|mode",
 )
-plot_option = option(
-    "--plot",
-    "Draw time over the axis of --across to this SVG file too.",
-    metavar="FILE",
+plot_option = written(
+    "--plot", "Draw time over the axis of --across to this SVG file too."
 )
-output_option = option("--output", "Write it there.", "-", metavar="FILE")
+output_option = written("--output", "Write it there.", "-")
 seed_option = _number("--seed", "Seed of the inputs and of the order of turns.", "0")
 blocks_option = _number(
     "--blocks", "Give every case this many turns, each in a new process.", "4"

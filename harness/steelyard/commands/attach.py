@@ -51,22 +51,20 @@ SAMPLERS: Final = {
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@options.option(
+@options.written(
     "--trace place",
     "Write a trace of the GPU's work too, for ui.perfetto.dev.",
     type=options.FILE,
-    metavar="FILE",
 )
 @options.option(
     "--memory",
     "Memory and waits too: a launch then takes the host 3 us longer, not 1.",
     is_flag=True,
 )
-@options.option(
+@options.written(
     "--stacks sampled",
     "Sample Python's stacks too, by py-spy or perf, whichever is installed.",
     type=options.FILE,
-    metavar="FILE",
 )
 @options.option(
     "--capture kernel",
@@ -118,9 +116,6 @@ def command(
         )
     if output:
         _capsules.require_place(output)
-    for option, file in (("--trace", place), ("--stacks", sampled)):
-        if file:
-            files.require_writable(file, option)
     sampler = _sampler(sampled) if sampled else []
     with scratch.folder() as folder:
         home = Path(folder)

@@ -44,11 +44,10 @@ AGAIN = f"Name another file; `steelyard claims --run {TAG}` judges the same run 
 @options.timeout_option
 @options.wait_option
 @options.gpu_option
-@options.option(
-    "--record record",
+@options.written(
+    "--record",
     "Keep what was judged in this table too, a line a claim, case and machine.",
     type=options.FILE,
-    metavar="FILE",
 )
 @options.format_option("claims")
 @options.output_option
@@ -79,7 +78,6 @@ def command(
     file = claims_file.load(path)
     asked = _selected(file.claims, pattern)
     if record:
-        files.require_writable(record, "--record")
         _recorded(record, (), None, ())  # refused before anything is measured
     suites = tuple(str(path.parent / suite) for suite in file.suites)
     if flags["blocks"] is None:

@@ -7,14 +7,13 @@ import click
 from steelyard.analyse import compare as comparing
 from steelyard.commands import _options as options
 from steelyard.errors import SteelyardError
-from steelyard.machine import files
 from steelyard.report import comparison, json_report, tables
 from steelyard.report.formats import Compared, formats, json
 
 
 @click.command()
 @click.argument("base")
-@click.argument("new", default="@-1")
+@click.argument("new", required=False)
 @options.option("-k pattern", "Only cases that contain it.", metavar="WORD")
 @options.option(
     "--across-machines",
@@ -22,12 +21,12 @@ from steelyard.report.formats import Compared, formats, json
     is_flag=True,
 )
 @options.format_option("compared")
-@options.option("--json json_file", "Write the ratios to a file.", metavar="FILE|-")
+@options.written("--json json_file", "Write the ratios to a file.", metavar="FILE|-")
 @options.store_option
 def command(
     *,
     base: str,
-    new: str,
+    new: str | None,
     pattern: str | None,
     across_machines: bool,
     shape: str,
@@ -39,10 +38,13 @@ def command(
     BASE is the baseline. It and NEW are named as in `show`; NEW is the latest unless it
     is given. What differs in compilers, machine, versions and settings comes first.
     """
-    if json_file not in {None, "-"}:
-        files.require_writable(str(json_file), "--json")
     with options.opened(store) as opened:
-        sides = opened.find(base), opened.find(new)
+        sides = opened.find(base), opened.find(new or "@-1")
+        if new is None and sides[0].uid == sides[1].uid:
+            raise SteelyardError(
+                f"{base} is the latest run, which is NEW where none is given: name an "
+                "earlier one, such as @-2."
+            )
         trials = [opened.trials(side.uid) for side in sides]
         around = comparing.around(*sides, *trials)
         console = tables.console(stderr=shape != "table" or json_file == "-")

@@ -55,7 +55,7 @@ LAST: Final = 150
     metavar="FOLDER",
     type=options.PATH,
 )
-@options.option("--svg", "Draw CASE to this file too.", type=click.Path(dir_okay=False))
+@options.written("--svg", "Draw CASE to this file too.")
 @options.store_option
 def command(
     *,

@@ -11,7 +11,6 @@ from steelyard.analyse import rows
 from steelyard.commands import _options as options
 from steelyard.declare import plan
 from steelyard.errors import SteelyardError
-from steelyard.machine import files
 from steelyard.report import columns as columns_list
 from steelyard.report import curves, json_report, pivot, progress, stored, sweeps
 from steelyard.report.stored import Baseline
@@ -30,15 +29,12 @@ from steelyard.store.store import Store
     "Read Nsight Compute's counters of one launch of each case on a GPU.",
     type=click.Choice(["ncu"]),
 )
-@options.option(
-    "--trace",
-    "Write a trace of some launches of each case, for ui.perfetto.dev.",
-    type=click.Path(dir_okay=False),
-    metavar="FILE",
+@options.written(
+    "--trace", "Write a trace of some launches of each case, for ui.perfetto.dev."
 )
 @options.option("--dry-run", "Print the plan and measure nothing.", is_flag=True)
 @options.option("--tag tags", "Name the run, to find it by.", multiple=True)
-@options.option("--json json_file", "Write the results to a file.", metavar="FILE|-")
+@options.written("--json json_file", "Write the results to a file.", metavar="FILE|-")
 @options.columns_option
 @options.across_option
 @options.plot_option
@@ -89,7 +85,7 @@ def command(
         click.echo(said, err=True)
     points = [turn.case.axes for turn in plan.once(turns)]
     _require_axes(points, across, relative_to, plot)
-    _require_writable(json_file, request.trace, chosen.store)
+    stores.require_place(chosen.store)
     base = _baseline(chosen.store, baseline, relative_to)
     if dry_run:
         progress.plan(turns)
@@ -144,11 +140,3 @@ def _require_axes(
         curves.require(points, across, plot)
     if relative:
         rows.reference(points, relative)
-
-
-def _require_writable(json_file: str | None, trace: str | None, store: str) -> None:
-    """Refuse files that could not be written once everything is measured."""
-    for what, place in (("--json", json_file), ("--trace", trace)):
-        if place not in {None, "-"}:
-            files.require_writable(str(place), what)
-    stores.require_place(store)

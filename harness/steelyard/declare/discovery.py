@@ -6,6 +6,7 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import math
 import os
 import posix
 import sys
@@ -81,6 +82,10 @@ def choose(
     replaced: dict[str, list[Any]] = {}
     for text in overrides:
         name, values = parse_override(text)
+        if not all(math.isfinite(v) for v in values if isinstance(v, float)):
+            raise SteelyardError(
+                f"-p {text!r} has no finite number. Change its values."
+            )
         replaced.setdefault(name, []).extend(values)
     exact = [c for c in select(benchmarks, None, replaced) if c.id == pattern]
     return exact or select(benchmarks, pattern, replaced)

@@ -340,8 +340,8 @@ def read(place: Path) -> Outcome:
         text = decoding.page_content(files.read(place)).decode()
     except FileNotFoundError as error:
         raise SteelyardError(
-            f"{place} is missing: no gate ended here yet. Run `steelyard gate BASELINE`, "
-            "or name the JSON of one by --from."
+            f"there is no outcome of a gate at {place}. Run `steelyard gate BASELINE`, or "
+            "name the JSON of one by --from."
         ) from error
     except (OSError, ValueError) as error:
         raise SteelyardError(f"{place} cannot be read: {error}.") from error
