@@ -110,6 +110,39 @@ def program(*arguments, folder, extra="", environment=None):
     )
 
 
+IMPORTS = {
+    "a_folder": "import os; os.chdir('/')",
+    "b_streams": "import sys; sys.stdout = None; sys.stderr = None",
+    "c_path": "import sys; sys.path[:] = []; sys.setrecursionlimit(60)",
+    "d_variables": "import os; os.environ.clear()",
+    "e_errors": "import warnings; warnings.simplefilter('error')",
+    "f_signals": "import signal; signal.signal(signal.SIGALRM, lambda *_: None); "
+    "signal.setitimer(signal.ITIMER_REAL, 1e-3, 1e-3)",
+    "g_thread": "import threading; threading.Thread(target=threading.Event().wait).start()",
+}
+"""What suites do when they are imported, each in a file of its own."""
+
+
+def test_what_imports_of_suites_do_stays_within_them(desk):
+    """The command printed nothing, looked in another folder, or never ended."""
+    (desk / "rude").mkdir()
+    (desk / "mine.py").write_text("from numpy import negative")
+    for name, act in IMPORTS.items():
+        suite = QUICK.replace("def quick", f"def {name}")
+        text = f"from mine import negative\n{suite}\n{act}\n"
+        (desk / "rude" / f"{name}.py").write_text(text)
+    place = {"PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), "."])}
+    done = program("list", "rude", folder=desk, environment=place)
+    assert done.returncode == 0, done.stderr
+    names = [line.split()[0] for line in done.stdout.decode().splitlines()]
+    assert names == [*IMPORTS]
+    how = ("--blocks", "1", "--mode", "kernel/warm", "--no-check", "--precision", "50")
+    done = program("run", "rude", *how, folder=desk, environment=place)
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(command("show", "--format", "json"))["trials"]
+    assert {trial["case"] for trial in measured} == {*IMPORTS}
+
+
 @pytest.mark.parametrize("closed", ["2>&-", "0<&- 1>&- 2>&-"])
 def test_a_run_may_have_no_streams(desk, closed):
     """The store had the number of standard error, and what was printed was in it."""

@@ -11,7 +11,7 @@ import os
 import posix
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -54,8 +54,10 @@ def discover(
         SteelyardError: a place does not exist or cannot be imported, two benchmarks
             share a name, or there is none.
     """
+    from steelyard.machine.isolation import intact  # imports NumPy
+
     found: dict[str, Benchmark] = {}
-    for module in [m for place in places for m in _modules(place, broken)]:
+    for module in [m for place in places for m in _modules(place, broken, intact)]:
         for one in _benchmarks(module):
             other = found.setdefault(one.name, one)
             if other is not one:
@@ -152,7 +154,12 @@ def _root(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _modules(place: str, broken: list[SteelyardError] | None) -> Iterator[ModuleType]:
+def _modules(
+    place: str,
+    broken: list[SteelyardError] | None,
+    apart: Callable[[], AbstractContextManager[None]],
+) -> Iterator[ModuleType]:
+    """Yield the modules of a place, each imported ``apart`` from the others."""
     path = Path(place)
     if path.is_dir():
         for file in sorted(path.rglob("*.py")):
@@ -164,7 +171,8 @@ def _modules(place: str, broken: list[SteelyardError] | None) -> Iterator[Module
             # A folder may hold a setup.py, or anything that should not run.
             if b"steelyard" in file.read_bytes():
                 try:
-                    module = import_file(file)
+                    with apart():
+                        module = import_file(file)
                 except SteelyardError as error:
                     if broken is None:
                         raise
@@ -172,11 +180,15 @@ def _modules(place: str, broken: list[SteelyardError] | None) -> Iterator[Module
                 else:
                     yield module
     elif path.is_file():
-        yield import_file(path)
+        with apart():
+            module = import_file(path)
+        yield module
     elif "/" in place or place.endswith(".py"):
         raise SteelyardError(f"{place} does not exist. Name a file, folder or module.")
     else:
-        yield _import_name(place)
+        with apart():
+            module = _import_name(place)
+        yield module
 
 
 def _benchmarks(module: ModuleType) -> list[Benchmark]:

@@ -27,6 +27,7 @@ from steelyard.declare.handles import CUDA
 from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.errors import SteelyardError
 from steelyard.machine import heap
+from steelyard.machine.isolation import Isolation
 from steelyard.measure import inject
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.interleave import Token, alone, in_rounds
@@ -44,7 +45,6 @@ from steelyard.prepare import problems
 from steelyard.prepare.capsules import SUFFIX
 from steelyard.prepare.problems import Area
 from steelyard.process import capsules, confirm, origins, wire
-from steelyard.process.isolation import Isolation
 from steelyard.process.origins import Origins
 from steelyard_device import cuda
 from steelyard_device.errors import DeviceError

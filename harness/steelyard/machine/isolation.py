@@ -25,8 +25,6 @@ from functools import partial
 from operator import setitem
 from typing import Any, Final, TypeVar
 
-import numpy as np
-
 Made = TypeVar("Made")
 
 LIBRARIES: Final = {*sys.stdlib_module_names, "numpy", "psutil", "steelyard"}
@@ -51,7 +49,10 @@ FEW: Final = 5
 FENV: Final = 64
 """Bytes that hold any machine's floating-point environment (fenv.h)."""
 
-TINY: Final = np.array([5e-324, 1e-310])
+UNCHANGED: Final = (dict.fromkeys(("divide", "over", "invalid"), "warn"), None, 8192)
+"""NumPy's answers to errors and its buffer when it has just been imported."""
+
+TINY: Final = (5e-324, 1e-310)
 """Zero where numbers below the normal ones are flushed."""
 
 
@@ -98,10 +99,6 @@ def _umask() -> int:
     return mask
 
 
-def _scheduling() -> tuple[int, int]:
-    return os.sched_getscheduler(0), os.sched_getparam(0).sched_priority
-
-
 def _handlers() -> dict[int, Any]:
     return {number: signal.getsignal(number) for number in signal.valid_signals()}
 
@@ -141,13 +138,10 @@ def _set_filters(wanted: list[Any]) -> None:
     warnings._filters_mutated()  # type: ignore[attr-defined] # noqa: SLF001 # or modules keep what they decided by
 
 
-def _set_frozen(wanted: bool) -> None:  # as it was read
-    if not wanted:
-        gc.unfreeze()
-
-
 def _random() -> tuple[Any, ...]:
-    state: Any = np.random.get_state(legacy=False)  # noqa: NPY002 # that one is global
+    if (numpy := sys.modules.get("numpy")) is None:
+        return random.getstate(), None
+    state: Any = numpy.random.get_state(legacy=False)
     inner = {
         n: getattr(v, "tolist", lambda v=v: v)() for n, v in state["state"].items()
     }
@@ -156,13 +150,14 @@ def _random() -> tuple[Any, ...]:
 
 def _set_random(wanted: tuple[Any, ...]) -> None:
     random.setstate(wanted[0])
-    np.random.set_state(wanted[1])  # noqa: NPY002 # as above
+    if wanted[1] is not None:
+        sys.modules["numpy"].random.set_state(wanted[1])
 
 
 def _floats() -> tuple[int, bool, _Hidden]:
     saved = ctypes.create_string_buffer(FENV)
     _maths().fegetenv(saved)
-    return _maths().fegetround(), bool((TINY * 1.0).all()), _Hidden(saved.raw)
+    return _maths().fegetround(), all(one * 1.0 for one in TINY), _Hidden(saved.raw)
 
 
 class _Hidden(bytes):
@@ -189,6 +184,20 @@ def _set_threads_of_torch(wanted: int | None) -> None:
         sys.modules["torch"].set_num_threads(wanted)
 
 
+def _numpys_errors() -> tuple[Any, ...]:
+    if (numpy := sys.modules.get("numpy")) is None:
+        return UNCHANGED
+    errors = {name: how for name, how in numpy.geterr().items() if how != "ignore"}
+    return errors, numpy.geterrcall(), numpy.getbufsize()
+
+
+def _set_numpys_errors(wanted: tuple[Any, ...]) -> None:
+    numpy = sys.modules["numpy"]
+    numpy.seterr(**({"all": "ignore"} | wanted[0]))
+    numpy.seterrcall(wanted[1])
+    numpy.setbufsize(wanted[2])
+
+
 def _decimals() -> tuple[Any, ...]:
     now = decimal.getcontext()
     traps = [one for one, on in now.traps.items() if on]
@@ -210,11 +219,7 @@ PROPERTIES: Final[Mapping[str, Property]] = {
         partial(locale.setlocale, locale.LC_ALL),
         partial(locale.setlocale, locale.LC_ALL),
     ),
-    "NumPy's errors": _together(
-        (np.geterr, lambda v: np.seterr(**v)),
-        (np.geterrcall, np.seterrcall),
-        (np.getbufsize, np.setbufsize),
-    ),
+    "NumPy's errors": Property(_numpys_errors, _set_numpys_errors),
     "processors": Property(
         partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0)
     ),
@@ -223,7 +228,8 @@ PROPERTIES: Final[Mapping[str, Property]] = {
         partial(os.setpriority, os.PRIO_PROCESS, 0),
     ),
     "scheduling": Property(
-        _scheduling, lambda v: os.sched_setscheduler(0, v[0], os.sched_param(v[1]))
+        lambda: (os.sched_getscheduler(0), os.sched_getparam(0).sched_priority),
+        lambda v: os.sched_setscheduler(0, v[0], os.sched_param(v[1])),
     ),
     "umask": Property(_umask, os.umask),
     "limits": _together(
@@ -261,7 +267,7 @@ PROPERTIES: Final[Mapping[str, Property]] = {
         (gc.isenabled, lambda on: (gc.enable if on else gc.disable)()),
         (gc.get_threshold, lambda v: gc.set_threshold(*v)),
         (gc.get_debug, gc.set_debug),
-        (lambda: gc.get_freeze_count() > 0, _set_frozen),
+        (lambda: gc.get_freeze_count() > 0, lambda frozen: frozen or gc.unfreeze()),
     ),
     "random numbers": Property(_random, _set_random, quiet=True),
     "decimal context": Property(
@@ -289,6 +295,17 @@ def put_back(wanted: State) -> list[str]:
             if one.read() != wanted[name]:
                 left.append(name)
     return left
+
+
+@contextmanager
+def intact() -> Iterator[None]:
+    """Put back what imports of suites change of a command's process, but its modules."""
+    before = state()
+    try:
+        yield
+    finally:
+        added = [place for place in sys.path if place not in before["sys.path"]]
+        put_back({**before, "sys.path": before["sys.path"] + added})
 
 
 class Patches:
