@@ -162,6 +162,11 @@ def test_suites_are_left_alone_unless_they_are_asked_for(project, argument):
     done = run_pytest(project, *argument, "--collect-only", "-q")
     assert done.code == 0, done.text
     assert "1 test collected" in done.text
+    (project / "test_ordinary.py").unlink()
+    done = run_pytest(project, *argument, "--collect-only", "-q")
+    assert done.code == 5, done.text
+    assert f"where they are named: pytest {project / 'suites'}" in done.text
+    assert "[tool.steelyard]" not in done.text  # it names them already
 
 
 def test_suites_are_what_the_project_names(project):

@@ -30,7 +30,9 @@ def missed(config: pytest.Config) -> Iterator[str]:
     for argument in config.args:
         place = start / argument.partition("::")[0]
         files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
-        if any(one.suffix == ".py" and discovery.defines(one) for one in files):
+        if below := [one for one in _declared(config) if place in one.parents]:
+            yield f"steelyard's benchmarks are measured where they are named: pytest {below[0]}"
+        elif any(one.suffix == ".py" and discovery.defines(one) for one in files):
             yield (
                 f"{argument} has steelyard's benchmarks; name it to collect them: "
                 f'suites = ["{argument}"] in [tool.steelyard] of pyproject.toml.'
