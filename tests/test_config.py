@@ -76,6 +76,11 @@ def test_a_large_seed_is_the_one_that_was_given(tmp_path):
         ("seed = -1", "expected a whole number of at least 0"),
         ("suites = 'one'", "'one', expected a list"),
         ("suites = [1]", "expected a list"),
+        (
+            "suites = []",
+            r"is \[\], expected a list of files, folders or modules, or no",
+        ),
+        ("suites = ['']", "expected a list"),
         ("store = ''", "expected a path or a URL"),
         ("store = [", "cannot be read"),
     ],
@@ -90,6 +95,10 @@ def test_a_table_that_is_no_table_is_one_sentence(tmp_path):
     """As ``tool.steelyard = 1`` is legal TOML."""
     (tmp_path / "pyproject.toml").write_text("[tool]\nsteelyard = 1\n")
     with pytest.raises(SteelyardError, match="expected a table"):
+        config.load({}, {}, tmp_path)
+    (tmp_path / "pyproject.toml").unlink()
+    (tmp_path / "pyproject.toml").mkdir()
+    with pytest.raises(SteelyardError, match=r"cannot be read: Is a directory\. Mend"):
         config.load({}, {}, tmp_path)
 
 

@@ -70,8 +70,8 @@ def _text(value: Any) -> str:
 
 
 def _words(value: Any) -> tuple[str, ...]:
-    words = isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)
-    return tuple(_require(words, value))
+    _require(bool(value) and isinstance(value, (list, tuple)), value)
+    return tuple(map(_text, value))
 
 
 def _gpu(value: Any) -> str:
@@ -120,7 +120,7 @@ class Config:
     """Validated settings."""
 
     suites: tuple[str, ...] = _setting(
-        (), _words, "a list of files, folders or modules"
+        (), _words, "a list of files, folders or modules, or no key"
     )
     """Files, folders or modules; none: ``./suites`` or else the built-in suite."""
     store: str = _setting("", _text, "a path or a URL")
@@ -230,9 +230,8 @@ def _table(path: Path) -> dict[str, Any]:
         tool = table.get("tool", {})
         values = tool.get("steelyard", {}) if isinstance(tool, dict) else tool
     except (OSError, ValueError, RecursionError) as error:
-        raise SteelyardError(
-            f"{path} cannot be read: {error}. Mend it first."
-        ) from error
+        why = getattr(error, "strerror", None) or error
+        raise SteelyardError(f"{path} cannot be read: {why}. Mend it first.") from error
     if not isinstance(values, dict):
         raise SteelyardError(
             f"[tool.steelyard] in {path} is {values!r}, expected a table of "
