@@ -144,7 +144,8 @@ def known(
     except UnjudgedError as error:
         raise UnjudgedError(
             f"base's own suites cannot be read, so it is not known which cases they "
-            f"have: {error} Name another baseline."
+            f"have: {error} Name another baseline, or as `build` in [tool.steelyard] the "
+            "command that makes what they import."
         ) from error
     except SteelyardError:  # they have nothing of what was asked for
         return frozenset()

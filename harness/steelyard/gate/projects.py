@@ -13,7 +13,6 @@ import importlib.util
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -280,11 +279,10 @@ def install(tree: Path, folders: Sequence[str], into: Path, who: str) -> None:
 
 
 def built(
-    command: str | Sequence[str], tree: Path, variables: Mapping[str, str] | None = None
+    line: Sequence[str], tree: Path, variables: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
     """Run a build in a tree; return its exit code and the end of what it said."""
     try:
-        line = shlex.split(command) if isinstance(command, str) else command
         done = children.run(line, SECONDS, variables, tree)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return 1, str(error)

@@ -205,11 +205,11 @@ def run_build(build: str, tree: Path, who: str) -> None:
         UnjudgedError: it fails; the sentence has the end of its output.
     """
     variables = children.environment(STEELYARD_PYTHON=sys.executable)
-    code, end = projects.built(build, tree, variables)
+    code, end = projects.built(["sh", "-c", build], tree, variables)
     if code:
         raise UnjudgedError(
-            f"{who} does not build: `{build}` ended with {code}. Mend it, "
-            f"or name another baseline. The end of its output:\n{end}"
+            f"{who} does not build: `{build}` ended with {code} in the top folder of "
+            f"its files. Mend it, or name another baseline. The end of its output:\n{end}"
         )
 
 
