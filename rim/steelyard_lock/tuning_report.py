@@ -61,7 +61,7 @@ def tuning_page(found: Tuning) -> Iterator[RenderableType]:
                 str(ranks.get(label, NOTHING)),
             )
         )
-    titles = ("time", "95 %", "over heuristic's", "95 %", "place by the model")
+    titles = ("time", "95 %", "over heuristic's", "95 %", "predicted rank")
     title = f"finalists: {found.point.label} {found.finalists[0].mode}"
     yield grid(title, ("schedule",), titles, tuple(lines))
     yield "\n" + "\n".join(_sentences(found)) + "\n"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @options.seed_option
 @options.option(
     "--budget",
-    "Leave unresolved what is open after this long.",
+    "Leave unresolved what is undecided after this long.",
     "none",
     type=float,
     metavar="SECONDS",

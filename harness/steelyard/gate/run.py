@@ -250,7 +250,7 @@ class _Lane:
                 identity=True,
                 deadline=deadline,
                 on_block=lambda number, count: self.say(
-                    f"block {number + 1}: {count} of {len(points)} are open"
+                    f"block {number + 1}: {count} of {len(points)} cases undecided"
                 ),
             )
         return findings.of(points, measured, known, self.policy), runs_of
