@@ -23,7 +23,7 @@ from steelyard.analyse import doubts
 from steelyard.commands import init, main
 from steelyard.declare import claims_file, config, discovery
 from steelyard.declare.plan import Settings
-from steelyard.gate import policy_file
+from steelyard.gate import policy_file, words
 from steelyard.measure.prepared import PreparedCase
 from steelyard.store.store import Store
 from steelyard_device import install
@@ -206,6 +206,13 @@ def test_every_setting_and_every_doubt_has_its_row():
     rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     named = [name for row in rows for name in re.findall(r"`([\w-]+)`", row)]
     assert sorted(named) == list(doubts.known())
+
+
+def test_verdicts_mean_on_a_terminal_what_the_page_says():
+    """A reader of the table finds there what a word of it means."""
+    page = (ROOT / "docs" / "gate.md").read_text()
+    for verdict, meaning in words.MEANINGS.items():
+        assert f"| `{verdict}` | {meaning} |" in page
 
 
 def test_pages_are_short_enough_to_be_read():

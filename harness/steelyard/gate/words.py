@@ -41,6 +41,16 @@ ORDER: Final = (
 QUIET: Final = frozenset({str(Verdict.SAME), str(Verdict.IDENTICAL_CODE)})
 """What nobody needs to look at."""
 
+MEANINGS: Final = {
+    str(Verdict.UNRESOLVED): "too few blocks; a note says how many more are needed",
+    str(Verdict.NOT_GATEABLE): "this machine cannot detect a change of the tolerance's "
+    "size",
+    str(
+        Verdict.SPREAD
+    ): "the mean of all windows changed by more than 5 %, the quickest windows did not",
+}
+"""Verdicts that explain themselves least, as docs/gate.md has them."""
+
 ENDINGS: Final = {
     FINE: "passed",
     REGRESSION: "regression",
@@ -158,13 +168,14 @@ def doubts(finding: Finding) -> str:
 def cells(finding: Finding) -> tuple[str, ...]:
     """Return the change, its interval, blocks, what can be detected, doubts and a note."""
     judged = finding.judgement
+    more = f"{judged.more} more blocks" if judged and judged.more else ""
     return (
         change(judged),
         interval(judged),
         str(judged.blocks) if judged else NOTHING,
         share(judged.smallest) if judged else NOTHING,
         doubts(finding),
-        "; ".join(filter(None, [finding.note, finding.reason])),
+        "; ".join(filter(None, [more, finding.note, finding.reason])),
     )
 
 

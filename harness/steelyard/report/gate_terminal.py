@@ -46,9 +46,13 @@ def page(outcome: Outcome) -> Iterator[RenderableType]:
         more = one.changes or words.acceptable(one)
         if more and words.kind(one) not in words.QUIET:
             yield Text("\n" + "\n".join(words.explained(one)))
-    seen = sorted({name for one in every for side in one.doubts for name in side})
+    seen = {
+        name: tables.hint(name, gated=True)
+        for name in sorted({x for one in every for side in one.doubts for x in side})
+    }
+    seen |= {k: v for k, v in words.MEANINGS.items() if k in map(words.kind, every)}
     if seen:
-        lines = "\n".join(f"{name}: {tables.hint(name, gated=True)}" for name in seen)
+        lines = "\n".join(f"{name}: {said}" for name, said in seen.items())
         yield Text(f"\n{lines}", style="yellow")
     yield from _static(outcome)
     for note in outcome.notes:
