@@ -224,8 +224,19 @@ def test_work_that_allocates_is_doubted(scale, monkeypatch):
     body = zoo.suite(zoo.allocates, size=100_000)
     assert "allocates" in measured(body, scale).doubts
     assert "allocates" not in measured(zoo.suite(zoo.allocates), scale).doubts
-    off(monkeypatch, audit, "peak_bytes", lambda _: 0)
+    off(monkeypatch, audit, "allocations", lambda _: {"peak_bytes": 0})
     assert not told(measured(body, scale))
+
+
+def test_work_that_keeps_memory_of_each_launch_is_doubted(scale, monkeypatch):
+    """Replacing what the launch before kept is no leak."""
+    last = {}
+    replaces = lambda x, out: last.update(x=np.negative(x, out=out).copy())  # noqa: E731 # as zoo's
+    keeps = lambda x, out: last.update({len(last): np.negative(x, out=out).copy()})  # noqa: E731 # as above
+    assert "leaks" not in measured(zoo.suite(replaces), scale).doubts
+    assert "leaks" in measured(zoo.suite(keeps), scale).doubts
+    off(monkeypatch, audit, "allocations", lambda _: {"kept_bytes": 0})
+    assert "leaks" not in measured(zoo.suite(keeps), scale).doubts
 
 
 def test_work_that_slows_down_is_doubted(scale, monkeypatch):

@@ -26,18 +26,9 @@ def main() -> None:
         sys.exit(130)  # commands.INTERRUPTED, which is not loaded yet
     except SystemExit as end:
         sys.stderr.flush()
-        if any(map(_holds_on, threading.enumerate())):
-            os._exit(end.code if isinstance(end.code, int) else 1)
+        if not all(one.daemon for one in threading.enumerate()[1:]):
+            os._exit(int(end.code or 0))  # what a suite's import began goes on for ever
         raise
-
-
-def _holds_on(thread: threading.Thread) -> bool:
-    """Tell whether it is of a suite's import and the process would never end for it.
-
-    Idle workers of executors end by themselves, once they are told.
-    """
-    idle = thread.name.startswith("ThreadPoolExecutor")
-    return not (thread.daemon or idle or thread is threading.main_thread())
 
 
 if __name__ == "__main__":

@@ -1,19 +1,7 @@
 """Settings of a run: a flag over the environment over ``[tool.steelyard]``.
 
-Each key of the table in ``pyproject.toml`` has a variable and a flag of its name::
-
-    [tool.steelyard]
-    suites = ["suites"]                 # STEELYARD_SUITES=suites:more, PATHS
-    store = ".steelyard/steelyard.db"   # STEELYARD_STORE, --store: a path or a URL
-    budget = 60                         # seconds for the whole run
-    precision = 0.5                     # percent, half the interval of an estimate
-    blocks = 4                          # turns of every case
-    timeout = 60                        # seconds until a silent case has failed
-    seed = 0                            # of inputs and of the order of turns
-    gpu = "0"                           # its index or UUID; none: the least used one
-    clock = "auto"                      # that reads kernels on a GPU: cupti, events, ...
-    peaks = "auto"                      # of a GPU, measured once; "off": never
-    build = "ci/build.sh"               # builds a side of a gate, and may make .venv
+Each key of `Config` has a variable, ``STEELYARD_BLOCKS``, and a flag, ``--blocks``, of its
+name; those of ``suites`` are PATHS. docs/configuration.md has them all.
 """
 
 from __future__ import annotations

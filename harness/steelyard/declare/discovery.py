@@ -11,16 +11,19 @@ import os
 import posix
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 from steelyard.declare import config
 from steelyard.declare.axes import parse_override
 from steelyard.declare.benchmark import Benchmark, Case, raised, select
 from steelyard.errors import SteelyardError, UnjudgedError
+from steelyard.machine.isolation import intact
+
+Place = TypeVar("Place", str, Path)
 
 ENDS: Final = ("_exit", "execv", "execve")
 """Functions of `os` after which a process, or what it ran, is no more."""
@@ -54,10 +57,8 @@ def discover(
         SteelyardError: a place does not exist or cannot be imported, two benchmarks
             share a name, or there is none.
     """
-    from steelyard.machine.isolation import intact  # imports NumPy
-
     found: dict[str, Benchmark] = {}
-    for module in [m for place in places for m in _modules(place, broken, intact)]:
+    for module in [m for place in places for m in _modules(place, broken)]:
         for one in _benchmarks(module):
             other = found.setdefault(one.name, one)
             if other is not one:
@@ -154,12 +155,7 @@ def _root(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _modules(
-    place: str,
-    broken: list[SteelyardError] | None,
-    apart: Callable[[], AbstractContextManager[None]],
-) -> Iterator[ModuleType]:
-    """Yield the modules of a place, each imported ``apart`` from the others."""
+def _modules(place: str, broken: list[SteelyardError] | None) -> Iterator[ModuleType]:
     path = Path(place)
     if path.is_dir():
         for file in sorted(path.rglob("*.py")):
@@ -171,8 +167,7 @@ def _modules(
             # A folder may hold a setup.py, or anything that should not run.
             if b"steelyard" in file.read_bytes():
                 try:
-                    with apart():
-                        module = import_file(file)
+                    module = _apart(import_file, file)
                 except SteelyardError as error:
                     if broken is None:
                         raise
@@ -180,15 +175,17 @@ def _modules(
                 else:
                     yield module
     elif path.is_file():
-        with apart():
-            module = import_file(path)
-        yield module
+        yield _apart(import_file, path)
     elif "/" in place or place.endswith(".py"):
         raise SteelyardError(f"{place} does not exist. Name a file, folder or module.")
     else:
-        with apart():
-            module = _import_name(place)
-        yield module
+        yield _apart(_import_name, place)
+
+
+def _apart(load: Callable[[Place], ModuleType], place: Place) -> ModuleType:
+    """Import a module; of its process that changes nothing else."""
+    with intact():
+        return load(place)
 
 
 def _benchmarks(module: ModuleType) -> list[Benchmark]:

@@ -80,7 +80,7 @@ def audit(prepared: PreparedCase, flush: Callable[[], None] | None) -> Found:
             if ours:
                 require_done(prepared)
             found["again"] = again(prepared)
-            found["peak_bytes"] = peak_bytes(prepared)
+            found |= allocations(prepared)
             found["spins"] = spins()
     if flush is not None and ours and "kept_warm" not in found:
         found["kept_warm"] = kept_warm(prepared, flush)
@@ -222,16 +222,24 @@ def once(prepared: PreparedCase) -> None:
     prepared.work.wait()
 
 
-def peak_bytes(prepared: PreparedCase) -> int:
-    """Return what one launch allocates through Python and NumPy at its peak."""
+def allocations(prepared: PreparedCase) -> dict[str, int]:
+    """Return what launches allocate through Python and NumPy: one at its peak.
+
+    And what is kept of each: two launches keep so much more than one, in which what
+    replaces an older thing of its size counts for nothing.
+    """
     if tracemalloc.is_tracing():
-        return 0  # somebody else's count would be reset
-    prepared.buffers.restore()
+        return {"peak_bytes": 0, "kept_bytes": 0}  # another's count would be reset
     tracemalloc.start()
     try:
-        prepared.work.launch(1)
-        prepared.work.wait()
-        return tracemalloc.get_traced_memory()[1]
+        seen = []
+        for _ in range(2):
+            prepared.buffers.restore()
+            prepared.work.launch(1)
+            prepared.work.wait()
+            seen.append(tracemalloc.get_traced_memory())
+        (one, peak), (two, _) = seen
+        return {"peak_bytes": peak, "kept_bytes": two - one}
     finally:
         tracemalloc.stop()
 

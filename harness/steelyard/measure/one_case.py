@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -181,7 +180,8 @@ def _look(taken: Measurement) -> None:
     """Look at what the work did, where nothing is timed any more."""
     taken.extra |= _set_aside(taken)
     if taken.settings.allocations and taken.prepared.launched:
-        taken.extra["allocations"] = _allocations(taken.prepared)
+        taken.extra["allocations"] = audit.allocations(taken.prepared)
+        taken.prepared.buffers.restore()
 
 
 def _call_floor(taken: Measurement) -> float:
@@ -374,20 +374,3 @@ def _collapsed(prepared: PreparedCase) -> bool:
     prepared.buffers.restore()
     before = any(prepared.buffers.collapsed(h.name) for h in left)
     return after and not before
-
-
-def _allocations(prepared: PreparedCase) -> dict[str, int]:
-    """Count what one more, untimed launch allocates through Python."""
-    tracemalloc.start()
-    before = tracemalloc.take_snapshot()
-    prepared.work.launch(1)
-    prepared.work.wait()
-    _, peak = tracemalloc.get_traced_memory()
-    differences = tracemalloc.take_snapshot().compare_to(before, "filename")
-    tracemalloc.stop()
-    prepared.buffers.restore()
-    return {
-        "peak_bytes": peak,
-        "kept_bytes": sum(d.size_diff for d in differences),
-        "kept_blocks": sum(d.count_diff for d in differences),
-    }

@@ -1,11 +1,6 @@
 """Hand a suite to asv: one class a benchmark, its values measured by steelyard.
 
-A suite's folder holds one adapter module of two lines::
-
-    from steelyard import asv
-    globals().update(asv.families(__file__))
-
-asv imports every module of the folder (which needs an ``__init__.py``), finds the
+docs/asv.md has the adapter. asv imports every module of the folder (which needs an ``__init__.py``), finds the
 classes there and draws their history. Each point of a class it runs in a process of its
 own, in the folder where ``setup_cache`` ran: there one worker measures the whole suite,
 interleaved, and the points look their numbers up.

@@ -1,20 +1,13 @@
 """A pytest plugin: the cases of a suite become tests that pytest-benchmark reports.
 
-``pytest suites --benchmark-only`` collects the benchmarks of ``suites/`` itself: suites
-import nothing of pytest. Each case in each of its modes is one test; what times it is
-steelyard, and pytest-benchmark's table, JSON, ``--benchmark-compare`` and histograms
-show those samples. What pytest-benchmark has no column for is in ``extra_info``.
+docs/pytest.md has its use. What times a test is steelyard, and pytest-benchmark's table,
+JSON and comparisons show those samples; what these have no column for is in
+``extra_info``. Where pytest-benchmark disables itself (``--benchmark-disable``, or under
+xdist, whose processes would measure each other) every case is launched once and checked.
 
-Where pytest-benchmark disables itself (``--benchmark-disable``, or under xdist, whose
-processes would measure each other) every case is launched once and checked.
-
-``--steelyard-gate BASELINE`` judges the cases by a baseline instead: see `pytest_gate`.
-
-The project names its suites by the ini option ``steelyard_suites`` or by ``suites`` in
-``[tool.steelyard]``; without either nothing is collected here. They are collected when
-the command line (or ``testpaths``) names them. Only files that define a benchmark are
-imported, and tests beside the benchmarks stay pytest's. Everything heavy is imported
-when a suite is collected: this module is loaded by every run of pytest.
+Only files that define a benchmark are imported, and tests beside the benchmarks stay
+pytest's. Everything heavy is imported when a suite is collected: this module is loaded
+by every run of pytest.
 """
 
 from __future__ import annotations

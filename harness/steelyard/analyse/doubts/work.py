@@ -11,6 +11,8 @@ from steelyard.analyse.trial import Trial
 
 ALLOCATED: Final = 128 << 10
 """Bytes from which C libraries have the system map and unmap memory for each array."""
+LEAKED: Final = 256
+"""Bytes of an object with something in it: integers and frames that stay are less."""
 PAIRS: Final = 3
 """Pairs of launches on new data and on the same again that say anything."""
 TIMES: Final = 2.0
@@ -83,6 +85,15 @@ IDLE: Final = Doubt(
     Act.OPEN,
     "what sleeps, or works in another process, is not timed",
     lambda s: idle(s.trial),
+)
+
+LEAKS: Final = Doubt(
+    "leaks",
+    "each launch keeps memory that the one before had not: whoever launches it long "
+    "enough has none left; look for what grows, such as a list or a cache",
+    Act.PRINT,
+    "its time is right while there is memory, on both sides alike",
+    lambda s: s.audited.get("kept_bytes", 0) >= LEAKED,
 )
 
 NOT_LAUNCHED: Final = Doubt(
