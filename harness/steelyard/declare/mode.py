@@ -1,18 +1,10 @@
 """A mode says what is measured: quantity, cache, flavour and batch.
 
-========================  ======================================================
-``kernel/cold``           one launch, its working set in no cache
-``kernel/warm``           n launches in the tightest loop the work offers, per launch
-``per_launch/warm``       a batch of launches as a host program issues them, per launch
-``latency/warm``          one call from submit to done on the host, with its ledger
-``per_launch/cold``, ``latency/cold``    a batch, or one call, whose data is in no cache
-``build/cold``            from traced function to loaded binary, no cache of any level
-``build/warm-disk``       the same when any process of this user has built it before
-``build/warm-memory``     the same when this process has built it before
-``build/first``           the same in a fresh process that finds nothing on disk
-                          (``STEELYARD_CACHE=off``): from the interpreter's start to
-                          the end of the first launch; the ledger has its parts
-========================  ======================================================
+docs/benchmarks.md has what each of them times. A cold ``per_launch`` or ``latency`` is a
+batch, or one call, whose data is in no cache; ``build/warm-disk`` a build that any process
+of this user has made before, ``build/warm-memory`` one that this process has, and
+``build/first`` that of a fresh process that finds nothing on disk
+(``STEELYARD_CACHE=off``), from the interpreter's start to the end of the first launch.
 
 ``/dependent`` makes each launch wait for the one before (otherwise ``throughput``);
 ``/graph`` submits a batch as one CUDA graph; ``/allocated`` makes a latency allocate its

@@ -99,7 +99,9 @@ def dtype_of(role: str, name: str, dtype: Any) -> np.dtype[Any]:
     try:
         # PyTorch's dtypes call themselves torch.float32.
         found = dtypes.named(
-            str(dtype).removeprefix("torch.") if _foreign(dtype) else dtype
+            str(dtype).removeprefix("torch.")
+            if type(dtype).__module__ == "torch"
+            else dtype
         )
     except TypeError:
         found = np.dtype(object)
@@ -109,7 +111,3 @@ def dtype_of(role: str, name: str, dtype: Any) -> np.dtype[Any]:
             "knows. Use float16, bfloat16, float32, float64, int32, int64 or bool."
         )
     return found
-
-
-def _foreign(dtype: Any) -> bool:
-    return type(dtype).__module__ == "torch"

@@ -166,13 +166,11 @@ def _source(case: str, files: Sequence[str]) -> Iterator[Difference]:
     """Yield the files that changed, first those that are named as the benchmark is."""
     if files:
         words = set(case.partition("[")[0].split("_"))
-        related = sorted(files, key=lambda f: words.isdisjoint(_words(f)))
+        related = sorted(
+            files, key=lambda f: words.isdisjoint(PurePath(f).stem.split("_"))
+        )
         more = f" and {len(files) - FILES} more" if len(files) > FILES else ""
         yield Difference("source", f"changed: {', '.join(related[:FILES])}{more}")
-
-
-def _words(file: str) -> set[str]:
-    return set(PurePath(file).stem.split("_"))
 
 
 def _code(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Difference]:

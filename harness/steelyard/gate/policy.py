@@ -1,18 +1,8 @@
 """What a project lets pass, and why: ``ci/policy.toml``.
 
-::
+docs/gate.md has its rules and tolerances. `steelyard accept` adds::
 
-    [static]
-    forbid = ["spills", "local loads"]  # more of it in the code fails by itself
-    reason = "both have always been an accident here"
-
-    [[tolerance]]
-    cases = "dispatch and latency"      # words as of -k, of a case and its mode
-    percent = 8                         # moves by itself; slower by up to this passes
-    reason = "Python's own time, moved by every interpreter"
-    until = 2027-06-30                  # the last day that it holds
-
-    [[accepted]]                        # written by `steelyard accept`
+    [[accepted]]
     case = "softmax[columns=768]"
     mode = "kernel/cold"
     verdict = "slower"

@@ -1,18 +1,7 @@
 """Where the time of one call went.
 
 Each part is measured on its own, next to the whole and in the same state of the
-machine; what the parts do not explain is a part too.
-
-===============  ==================================================================
-``allocate``     ``numpy.empty`` of the outputs, and giving them back
-``first_touch``  the page faults of memory that is new each time
-``pack``         finding the binary, checking and packing the arguments
-``submit``       from Python into native code and back, around nothing
-``kernel``       the launch itself
-``synchronise``  forking to and joining the threads
-``untracked``    the whole less all of these; below zero if parts overlap
-===============  ==================================================================
-
+machine; what the parts do not explain is a part too. docs/rows.md has those of a latency.
 The time of ``build/first`` has parts too, told by the fresh process itself:
 
 ====================  =============================================================

@@ -1,9 +1,8 @@
 """Hand a suite to asv: one class a benchmark, its values measured by steelyard.
 
-docs/asv.md has the adapter. asv imports every module of the folder (which needs an ``__init__.py``), finds the
-classes there and draws their history. Each point of a class it runs in a process of its
-own, in the folder where ``setup_cache`` ran: there one worker measures the whole suite,
-interleaved, and the points look their numbers up.
+docs/asv.md has the adapter. Each point of a class asv runs in a process of its own, in the
+folder where ``setup_cache`` ran: there one worker measures the whole suite, interleaved,
+and the points look their numbers up.
 
 That happens once a round, and a point returns one number a round: windows of one
 process agree with each other far better than two runs of the same code do, and asv's

@@ -118,12 +118,9 @@ def _distributions() -> tuple[str, ...]:
 
 def _said(one: metadata.Distribution) -> str:
     lines = (one.read_text("RECORD") or "").splitlines()
-    code = sorted(line for line in lines if _is_code(line.partition(",")[0]))
+    paths = ((line.partition(",")[0], line) for line in lines)
+    code = sorted(x for p, x in paths if p.endswith(CODE) and not p.startswith(OWN))
     return f"{one.metadata['Name']} {one.version} {code}"
-
-
-def _is_code(path: str) -> bool:
-    return path.endswith(CODE) and not path.startswith(OWN)
 
 
 def _imported() -> Iterator[str]:
