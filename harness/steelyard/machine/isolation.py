@@ -109,10 +109,6 @@ def _set_handlers(wanted: Mapping[int, Any]) -> None:
             signal.signal(number, handler)
 
 
-def _timers() -> list[bool]:
-    return [signal.getitimer(which) != (0.0, 0.0) for which in TIMERS]
-
-
 def _set_timers(wanted: list[bool]) -> None:
     for which, runs in zip(TIMERS, wanted, strict=True):
         if not runs:
@@ -239,7 +235,9 @@ PROPERTIES: Final[Mapping[str, Property]] = {
         )
     ),
     # Before handlers: without its own, a timer's next signal ends the process.
-    "timers": Property(_timers, _set_timers),
+    "timers": Property(
+        lambda: [signal.getitimer(one) != (0.0, 0.0) for one in TIMERS], _set_timers
+    ),
     "signal handlers": Property(_handlers, _set_handlers),
     "blocked signals": Property(
         partial(signal.pthread_sigmask, signal.SIG_BLOCK, ()),
@@ -267,7 +265,10 @@ PROPERTIES: Final[Mapping[str, Property]] = {
         (gc.isenabled, lambda on: (gc.enable if on else gc.disable)()),
         (gc.get_threshold, lambda v: gc.set_threshold(*v)),
         (gc.get_debug, gc.set_debug),
-        (lambda: gc.get_freeze_count() > 0, lambda frozen: frozen or gc.unfreeze()),
+        (
+            lambda: gc.get_freeze_count() > 0,
+            lambda frozen: None if frozen else gc.unfreeze(),
+        ),
     ),
     "random numbers": Property(_random, _set_random, quiet=True),
     "decimal context": Property(
