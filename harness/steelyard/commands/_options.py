@@ -176,14 +176,9 @@ def format_option(result: str) -> Decorator:
     """Return ``--format`` of ``results``, ``compared`` or ``gate``: see `formats`."""
     from steelyard.report import formats
 
-    return click.option(
-        "--format",
-        "shape",
-        type=click.Choice(formats.names(result)),
-        default=formats.TABLE,
-        help="Write the result in this form.",
-        show_default=True,
-    )
+    kind, usual = click.Choice(formats.names(result)), formats.TABLE
+    text = "Write the result in this form."
+    return option("--format shape", text, shown=True, type=kind, default=usual)
 
 
 def loaded(asked: dict[str, Any], paths: Sequence[str], **fixed: Any) -> Config:

@@ -15,15 +15,13 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn
 
 from steelyard.declare import config
 from steelyard.declare.axes import parse_override
 from steelyard.declare.benchmark import Benchmark, Case, raised, select
 from steelyard.errors import SteelyardError, UnjudgedError
 from steelyard.machine.isolation import intact
-
-Place = TypeVar("Place", str, Path)
 
 ENDS: Final = ("_exit", "execv", "execve")
 """Functions of `os` after which a process, or what it ran, is no more."""
@@ -182,7 +180,7 @@ def _modules(place: str, broken: list[SteelyardError] | None) -> Iterator[Module
         yield _apart(_import_name, place)
 
 
-def _apart(load: Callable[[Place], ModuleType], place: Place) -> ModuleType:
+def _apart(load: Callable[[Any], ModuleType], place: str | Path) -> ModuleType:
     """Import a module; of its process that changes nothing else."""
     with intact():
         return load(place)

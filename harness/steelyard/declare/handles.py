@@ -285,7 +285,7 @@ class Builder:
                 f"{role} {name} has shape {shape!r}; expected one length or several, "
                 "each a whole number from 0 up."
             )
-        if not recipes.is_text(name):
+        if not isinstance(name, str):
             raise BenchmarkError(
                 f"{role} has name={name!r}; expected a string, or leave it out."
             )
