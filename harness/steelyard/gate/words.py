@@ -168,7 +168,8 @@ def doubts(finding: Finding) -> str:
 def cells(finding: Finding) -> tuple[str, ...]:
     """Return the change, its interval, blocks, what can be detected, doubts and a note."""
     judged = finding.judgement
-    more = f"{judged.more} more blocks" if judged and judged.more else ""
+    left = judged.more if judged else 0
+    more = f"{left} more block{'s' * (left != 1)}" if left else ""
     return (
         change(judged),
         interval(judged),
