@@ -24,7 +24,9 @@ Decorator = Callable[[Any], Any]
 
 
 def option(name: str, text: str, shown: str | bool = False, **how: Any) -> Decorator:
-    """Return an option; ``how`` is as click has it."""
+    """Return an option; ``how`` is as click has it, files are called FILE."""
+    if how.get("type") is FILE:
+        how = {"metavar": "FILE"} | how
     return click.option(*name.split(), help=text, show_default=shown, **how)
 
 

@@ -25,7 +25,6 @@ policy_option = options.option(
     "The project's policy.",
     str(policy_file.NAME),
     type=options.FILE,
-    metavar="FILE",
 )
 
 

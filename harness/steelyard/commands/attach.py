@@ -79,10 +79,7 @@ SAMPLERS: Final = {
     default=1,
 )
 @options.option(
-    "-o --output",
-    f"Write the capsule there: x{SUFFIX}.",
-    type=options.FILE,
-    metavar="FILE",
+    "-o --output", f"Write the capsule there: x{SUFFIX}.", type=options.FILE
 )
 @options.option(
     "--timeout",

@@ -12,11 +12,7 @@ from steelyard.gate.outcome import Outcome
 from steelyard.report import gate_terminal
 
 from_option = options.option(
-    "--from source",
-    "The JSON of a gate.",
-    "the last one here",
-    type=options.FILE,
-    metavar="FILE",
+    "--from source", "The JSON of a gate.", "the last one here", type=options.FILE
 )
 
 
