@@ -20,6 +20,7 @@ APART = {"where", "tf32"}  # a choice, and a rounding
 SMOOTH = [row.name for row in TABLE if row.gradient and row.name not in APART]
 STOPS = [row.name for row in TABLE if not row.gradient and row.name != "bitcast"]
 POSITIVE = {"sqrt", "rsqrt", "log", "log1p", "divide", "log2", "log10", "pow", "acosh"}
+NAN, INF, LOG = math.nan, math.inf, 4 * math.log(2)
 UNIT = {"erf_inv", "asin", "acos", "atanh"}  # of numbers between -1 and 1
 
 
@@ -182,6 +183,43 @@ def test_a_sum_of_exponentials_at_infinity_goes_on_with_the_larger():
     slopes = grad(lambda a, b: xp.sum(xp.logaddexp(a, b)), argnums=(0, 1))
     seen = kernel(slopes)(a, b)
     assert [each.tolist() for each in seen] == [[1, 0, 0, 1], [0, 1, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("op", "a", "b", "of_a", "of_b"),
+    [
+        (
+            "pow",
+            [-2, -1, 0, 0, 2],
+            [2, 0, 0, 3, 2],
+            [-4, 0, 0, 0, 4],
+            [NAN, NAN, 0, 0, LOG],
+        ),
+        ("hypot", [0, 3, -3], [0, 4, 0], [0, 0.6, -1], [0, 0.8, 0]),
+        (
+            "logaddexp",
+            [INF, -INF, -INF, 1],
+            [INF, -INF, 3, 1],
+            [0.5, 0.5, 0, 0.5],
+            None,
+        ),
+        ("atan2", [1e-170, 1e170], [1e-170, 1e170], [5e169, 5e-171], None),
+    ],
+)
+def test_slopes_at_the_edges_of_functions_of_two(op, a, b, of_a, of_b):
+    """NaN where there is none, as of powers of negative numbers, and nowhere else."""
+    of_b = [1 - x for x in of_a] if op == "logaddexp" else of_b
+    of_b = [-x for x in of_a] if op == "atan2" else of_b
+    slopes = grad(lambda a, b: xp.sum(getattr(xp, op)(a, b)), argnums=(0, 1))
+    found = kernel(slopes)(np.array(a, float), np.array(b, float))
+    np.testing.assert_allclose(found, [of_a, of_b], rtol=1e-14)
+
+
+def test_slopes_at_infinity_have_slopes():
+    """Where two are equal, and finite, the second one is not that of a constant."""
+    slope = grad(lambda x: xp.sum(xp.logaddexp(x, 1.0)))
+    found = kernel(grad(lambda x: xp.sum(slope(x))))(np.ones(1))
+    np.testing.assert_allclose(found, 0.25)
 
 
 def test_only_what_was_named_is_differentiated():

@@ -87,11 +87,20 @@ def _of_two(
     )
 
 
-def _of_power(xp: Any, g: Any, y: Any, a: Any) -> Any:
-    """Return the cotangent of an exponent: of bases that are not positive nothing."""
-    known = a > 0
-    one = xp.full((), 1.0, dtype=g.dtype)
-    return g * xp.where(known, y * xp.log(xp.where(known, a, one)), 0.0)
+def _of_power(xp: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
+    """Return the cotangent of an exponent: NaN of negative bases, nothing of 0 ** 0 up."""
+    flat = xp.logical_and(a == 0, b >= 0)
+    return g * xp.where(flat, 0.0, y * xp.log(a))
+
+
+def _of_length(xp: Any, g: Any, y: Any, a: Any) -> Any:
+    """Return the cotangent of a side of a triangle: nothing of a point."""
+    return g * (a / xp.where(y == 0, xp.full((), 1.0, dtype=y.dtype), y))
+
+
+def _of_term(xp: Any, g: Any, a: Any, b: Any) -> Any:
+    """Return the cotangent of a term: a half of equal infinities."""
+    return g * xp.sigmoid(xp.where(xp.logical_and(a == b, xp.isinf(a)), 0.0, a - b))
 
 
 FUNCTIONS: Final = (
@@ -330,8 +339,8 @@ FUNCTIONS: Final = (
         "Return the angle of the point (b, a), between -pi and pi.",
         np.arctan2,
         (
-            lambda xp, g, y, a, b: g * (b / (a * a + b * b)),
-            lambda xp, g, y, a, b: g * (-a / (a * a + b * b)),
+            lambda xp, g, y, a, b: g * (b / xp.hypot(a, b) / xp.hypot(a, b)),
+            lambda xp, g, y, a, b: g * (-a / xp.hypot(a, b) / xp.hypot(a, b)),
         ),
         cost=WAVE,
         decompose=sines.atan2,
@@ -345,8 +354,8 @@ FUNCTIONS: Final = (
         "a negative b 0.",
         oracles.power,
         (
-            lambda xp, g, y, a, b: g * (b * xp.pow(a, b - 1.0)),
-            lambda xp, g, y, a, b: _of_power(xp, g, y, a),
+            lambda xp, g, y, a, b: g * xp.where(b == 0, 0.0, b * xp.pow(a, b - 1.0)),
+            _of_power,
         ),
         cost=Cost(60, 30, (150.0, 50.0), (400.0, 200.0)),
         decompose=power.power,
@@ -359,8 +368,8 @@ FUNCTIONS: Final = (
         "Return sqrt(a * a + b * b), which does not overflow on the way.",
         np.hypot,
         (
-            lambda xp, g, y, a, b: g * (a / y),
-            lambda xp, g, y, a, b: g * (b / y),
+            lambda xp, g, y, a, b: _of_length(xp, g, y, a),
+            lambda xp, g, y, a, b: _of_length(xp, g, y, b),
         ),
         cost=Cost(14, 10, (90.0, 28.0), (300.0, 80.0)),
         decompose=power.hypot,
@@ -372,8 +381,8 @@ FUNCTIONS: Final = (
         "Return log(exp(a) + exp(b)), which does not overflow on the way.",
         np.logaddexp,
         (
-            lambda xp, g, y, a, b: g * xp.sigmoid(a - b),
-            lambda xp, g, y, a, b: g * xp.sigmoid(b - a),
+            lambda xp, g, y, a, b: _of_term(xp, g, a, b),
+            lambda xp, g, y, a, b: _of_term(xp, g, b, a),
         ),
         cost=GROWTH,
         decompose=power.logaddexp,
