@@ -195,3 +195,15 @@ def test_indices_that_are_known_are_within_their_axis(use, outside):
         kernel(lambda x: use(x, np.array([0, outside])))(x)
     ends = kernel(lambda x, i: x[i])(x, np.array([outside]))
     assert ends[0].tolist() == x[2 if outside > 0 else 0].tolist()
+
+
+@pytest.mark.parametrize("count", [7, 32, 300_000])
+def test_a_running_product_takes_in_one_after_the_other(count):
+    """Products of some elements are infinite, of all up to any none."""
+    x = np.full(count, 1e200)
+    x[:3] = 1e-300, 1e200, 1e-100
+    x[4::2] = 1e-200
+    run = kernel(lambda x: xp.cumulative_prod(x, axis=0))
+    same(run(x), np.cumprod(x))
+    x[0] = 0.0
+    same(run(x), np.cumprod(x))

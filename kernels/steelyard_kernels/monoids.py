@@ -62,6 +62,13 @@ class Monoid:
             return self.start
         return dtype.largest if self.start > 0 else dtype.smallest
 
+    def runs_in_order(self, dtype: DType) -> bool:
+        """Whether running totals on a CPU take elements in one by one.
+
+        A product of some may be infinite, or 0, where none of those with all before it is.
+        """
+        return self.combine == "multiply" and dtype.kind == "float"
+
     @property
     def chooses(self) -> bool:
         """Whether the result is one of the values."""

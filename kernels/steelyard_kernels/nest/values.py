@@ -179,6 +179,12 @@ class Values(Loops):
         if state.type.lanes == lanes:
             found = b.let(row.combine, state, arg)
             return found, found
+        if self.target == "cpu" and row.runs_in_order(arg.type.dtype):
+            found = arg
+            for lane in map(b.number, range(lanes)):
+                state = b.let(row.combine, state, b.let("extract", arg, lane))
+                found = b.let("insert", found, state, lane)
+            return found, state
         prefix = prefix_of_lanes(b, row.combine, arg, row.neutral(arg.type.dtype))
         last = b.let("extract", prefix, b.number(lanes - 1))
         found = b.let(row.combine, b.splat(state, lanes), prefix)

@@ -70,6 +70,8 @@ def _in_chunks(program: Program, device: Machine | Gpu, *, hands: bool) -> Progr
     for node in map(stored, program.outputs):
         if isinstance(node, Along) and ALONG[node.op].total:
             lines = prod(node.shape) // node.shape[node.axis]
+            if not on_gpu and MONOIDS[ALONG[node.op].total].runs_in_order(node.dtype):
+                continue
             if not read.get(node.number) and 1 <= lines < most:
                 extent, size = node.shape[node.axis], accumulator(node.dtype).bytes
                 held = chunk_of(extent, extent, LEAST * 4 // size) if on_gpu else 0
