@@ -8,9 +8,11 @@ from gradients import check
 from steelyard_kernels import array as xp
 from steelyard_kernels import cost, kernel, reference
 from steelyard_kernels.emit import cuda, nvptx
+from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import printing
+from steelyard_kernels.grad import grad
 from steelyard_kernels.ir.verify import verify
-from steelyard_kernels.monoids import ALONG, MONOIDS, Line, Monoid
+from steelyard_kernels.monoids import MONOIDS, Monoid
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.targets import device, parse
 
@@ -116,18 +118,49 @@ def test_products_of_integers_are_wide():
     assert of_rows(x[:, :0].copy()).tolist() == [1, 1]
 
 
-def test_a_row_is_all_that_a_running_total_needs(monkeypatch):
-    """Of any reduction whose state is one number."""
-    row = Line("cumulative_max", "The largest.", np.maximum.accumulate, "max")
-    monkeypatch.setitem(ALONG, row.name, row)
+@pytest.mark.parametrize(
+    ("name", "oracle"),
+    [("max", np.maximum), ("min", np.minimum), ("logsumexp", np.logaddexp)],
+)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_row_is_all_that_a_running_total_needs(name, oracle, shape):
+    """Of any reduction whose state is one number; none of whose parts overflow."""
+    x = np.random.default_rng(3).normal(0, 1000, shape)
+    x[0, 0] = -np.inf
 
     @kernel
-    def largest(x):
-        return xp.cumulative_max(x, axis=1)
+    def so_far(x):
+        total = getattr(xp, f"cumulative_{name}")(x, axis=1, include_initial=True)
+        return total, getattr(xp, name)(x, axis=1), getattr(xp, name)(x, axis=0)
 
-    x = np.random.default_rng(3).normal(0, 1, (5, 70))
-    program = largest.program(x)
-    (said,) = reference.evaluate(program, [x]).values()
-    want = np.maximum.accumulate(x, axis=1).tolist()
-    assert largest(x).tolist() == want == said.tolist()
-    assert "= cumulative_max along 1(" in printing.text(program)
+    program = so_far.program(x)
+    want = oracle.accumulate(x, axis=1), oracle.reduce(x, axis=1), oracle.reduce(x)
+    for found in (so_far(x), tuple(reference.evaluate(program, [x]).values())):
+        for seen, wanted in zip((found[0][:, 1:], *found[1:]), want, strict=True):
+            np.testing.assert_allclose(seen, wanted, rtol=1e-14)
+    assert f"= cumulative_{name} along 1(" in printing.text(program)
+    if name == "logsumexp":
+        check(lambda x: xp.sum(xp.logsumexp(x, axis=1)), x[:, 1:] / 1000)
+    else:
+        slope = grad(lambda x: xp.sum(getattr(xp, f"cumulative_{name}")(x)))
+        with pytest.raises(KernelError, match=f"a gradient of cumulative_{name}"):
+            kernel(slope)(x[0])
+
+
+@pytest.mark.parametrize("name", ["max", "min", "logsumexp"])
+def test_running_totals_of_other_reductions_run_on_gpus(name):
+    """By threads side by side, and in the lanes of each."""
+    x = np.random.default_rng(3).normal(0, 9, (5, 1024)).astype(np.float32)
+
+    @kernel
+    def so_far(x):
+        return getattr(xp, f"cumulative_{name}")(x, axis=1), getattr(xp, name)(
+            x, axis=1
+        )
+
+    program, gpu = so_far.program(x), device(parse("cuda:sm_90a"))
+    lowered = strategies.lower(program, strategies.heuristic(program, gpu), gpu)
+    verify(lowered.kernel, "cuda")
+    seen = simt.launch(program, lowered, [x])
+    for place, wanted in reference.evaluate(program, [x]).items():
+        np.testing.assert_allclose(seen[place], wanted, rtol=2e-6)

@@ -156,6 +156,17 @@ MONOIDS: Final[dict[str, Monoid]] = {
             mean=True,
         ),
         Monoid(
+            "logsumexp",
+            "Return log(sum(exp(x))), which does not overflow on the way.",
+            np.logaddexp.reduce,
+            "logaddexp",
+            -inf,
+            lambda xp, g, y, x, axes, count: g * xp.exp(x - y),
+            FLOAT,
+            nothing=-inf,
+            count=4,
+        ),
+        Monoid(
             "var",
             "Return the variance.",
             np.var,
@@ -244,6 +255,14 @@ ALONG: Final[dict[str, Line]] = {
             "prod",
             _of_product,
         ),
+        *[
+            Line(f"cumulative_{name}", f"Return the {which} so far.", oracle, name)
+            for name, which, oracle in (
+                ("max", "largest value", np.maximum.accumulate),
+                ("min", "smallest value", np.minimum.accumulate),
+                ("logsumexp", "log(sum(exp(x)))", np.logaddexp.accumulate),
+            )
+        ],
         Line(
             "order",
             "Return where the least key is, the next one, and so on; of equal ones the first.",

@@ -53,7 +53,7 @@ def _function(row: Line) -> Callable[..., Array]:
         if not include_initial:
             return found
         widths = [(int(each == place), 0) for each in range(x.ndim)]
-        return pad(found, widths, value=MONOIDS[row.total].start)
+        return pad(found, widths, value=MONOIDS[row.total].neutral(found.dtype))
 
     function.__name__ = function.__qualname__ = row.name
     function.__doc__ = row.doc

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array, lines
+from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import (
     Along,
     Apply,
@@ -277,7 +278,11 @@ def _inverse(graph: Graph, which: Node, place: int) -> Array:
 
 def _of_along(g: Array, node: Along) -> tuple[Callable[[], Array], ...]:
     gradient = ALONG[node.op].gradient
-    assert gradient is not None  # an order is of ints, and does not vary smoothly
+    if gradient is None:  # an order is of ints, and does not vary smoothly
+        raise KernelError(
+            f"{g.graph.kernel}: a gradient of {node.op}, which has none so far; write it "
+            "with scan."
+        )
     graph = g.graph
 
     def run(op: str, value: Array, *, again: bool = False) -> Array:

@@ -5,6 +5,8 @@ So are casts from and to float8, which no emitter spells.
 
 from __future__ import annotations
 
+from functools import reduce
+
 from steelyard_kernels.dtypes import HALVES, STORED, float32
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.functions import exp_log, float8
@@ -19,6 +21,7 @@ def decomposed(node: Let, target: str, scope: str) -> list[Statement] | None:
     in float32. `target` is "llvm" or "cuda": whose text is asked for.
     """
     row, b = OPERATIONS.get(node.op), Builder(scope=scope)
+    combine = OPERATIONS.get(node.op.removeprefix("reduce_"))  # of lanes, by what
     if row is not None and row.decompose is not None:
         dtype = node.args[0].type.dtype
         if row.text(target, dtype) is not None:
@@ -28,6 +31,11 @@ def decomposed(node: Let, target: str, scope: str) -> list[Statement] | None:
         value = row.decompose(b, *args)
         if narrow and value.type.dtype is float32:
             value = b.cast(value, dtype)
+    elif row is None and combine is not None and combine.decompose is not None:
+        (vector,) = node.args
+        places = range(vector.type.lanes)
+        lanes = [b.let("extract", vector, b.number(k)) for k in places]
+        value = reduce(lambda x, y: b.let(combine.name, x, y), lanes)
     elif node.op == "scaled":
         value = exp_log.scaled(b, *node.args)
     elif node.op == "cast" and _is_stored(node):
