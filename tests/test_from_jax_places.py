@@ -30,6 +30,12 @@ FUNCTIONS = {
     "totals from the end": (lambda x: lax.cumsum(x, axis=0, reverse=True), X),
     "totals of integers": (lambda x: jnp.cumsum(x, 1), N),
     "products": (lambda x: jnp.cumprod(x, 0), X),
+    "extremes so far": (
+        lambda x: (lax.cummax(x, axis=1), lax.cummin(x, axis=0, reverse=True)),
+        X,
+    ),
+    "extremes of integers so far": (lambda x: lax.cummax(x, axis=1), N),
+    "sums of powers so far": (lambda x: lax.cumlogsumexp(50 * x, axis=1), X),
     "gradients of totals": (jax.grad(lambda x: (jnp.cumsum(x) ** 2).sum()), V),
     "gradients of products": (jax.grad(lambda x: jnp.cumprod(x).sum()), V),
     "orders": (lambda x: (jnp.sort(x, axis=0), jnp.argsort(x, axis=1)), N),
@@ -101,7 +107,35 @@ FUNCTIONS = {
         lambda x: lax.reduce_window(x, 0.0, lax.add, (5, 13), (1, 1), "SAME"),
         X,
     ),
-    "fewer bits": (lambda x: lax.reduce_precision(x, 5, 10), X),
+    **{
+        f"{exponent} and {mantissa} bits": (
+            lambda x, e=exponent, m=mantissa: lax.reduce_precision(x, e, m),
+            np.concatenate([ODD, *(V * 10.0**k for k in range(-12, 13))], dtype="f"),
+        )
+        for exponent, mantissa in ((5, 10), (8, 7), (8, 23), (4, 3), (5, 2), (8, 10))
+    },
+    "gradients of the largest": (
+        jax.grad(
+            lambda x: (
+                lax.reduce_window(x, -jnp.inf, lax.max, (3, 2), (2, 1), "SAME") ** 2
+            ).sum()
+        ),
+        X,
+    ),
+    "gradients of the smallest": (
+        jax.grad(
+            lambda x: lax.reduce_window(
+                x, jnp.inf, lax.min, (2, 3), (2, 4), "VALID"
+            ).sum()
+        ),
+        X,
+    ),
+    "shifts of naturals": (
+        lambda x: lax.shift_right_arithmetic(x, jnp.flip(x)),
+        np.arange(0, 256, 3, "uint8"),
+    ),
+    "differences": (lambda x, i: x.at[i].subtract(x[i % 5] * 2), X, INDEX),
+    "differences of rows": (lambda x: x.at[1].subtract(x[0]), X),
     "products of integers": (lambda x: (x @ x.T, jnp.dot(x[0], x[1])), N),
 }
 
@@ -145,7 +179,7 @@ def test_the_last_of_equal_places_is_kept():
     close(found, np.array([1, 3, 0], "float32"))
 
 
-def test_dilated_arrays_and_few_bits_are_refused():
+def test_dilated_arrays_and_functions_of_elements_are_refused():
     """With the line."""
     apart = from_jax(
         lambda x: lax.reduce_window(
@@ -154,5 +188,5 @@ def test_dilated_arrays_and_few_bits_are_refused():
     )
     with pytest.raises(Unsupported, match=r"reduce_window_sum.* of a dilated array"):
         apart(X)
-    with pytest.raises(Unsupported, match="to 4 bits of exponent and 3 of mantissa"):
-        from_jax(lambda x: lax.reduce_precision(x, 4, 3))(X)
+    with pytest.raises(Unsupported, match="of a function of what is there"):
+        from_jax(lambda x: x.at[0].apply(jnp.sin))(X)

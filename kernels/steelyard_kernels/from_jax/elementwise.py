@@ -49,16 +49,32 @@ def _ranked(x: Array) -> Array:
 
 
 def _reduced_precision(equation: Equation) -> Value:
-    """Round to a format of halves and back."""
-    x = equation.array(0)
-    bits = equation.params["exponent_bits"], equation.params["mantissa_bits"]
-    formats = {(8, 7): "bfloat16", (5, 10): "float16", (8, 23): "float32"}
-    if bits not in formats:
-        raise equation.refusal(
-            f"to {bits[0]} bits of exponent and {bits[1]} of mantissa is not supported; "
-            f"those of {', '.join(formats.values())} are"
-        )
-    return xp.astype(xp.astype(x, formats[bits]), x.dtype)
+    """Round to so many bits of exponent and mantissa, without denormals, as XLA has it."""
+    given = equation.array(0)
+    wide = given if given.dtype.bytes > 2 else xp.astype(given, "float32")
+    exponent, mantissa = (
+        int(equation.params[f"{part}_bits"]) for part in ("exponent", "mantissa")
+    )
+    own = (8, 23) if wide.dtype.bytes == 4 else (11, 52)
+    x = wide
+    if mantissa < own[1]:
+        bits, cut = xp.bitcast(x, f"int{wide.dtype.bytes * 8}"), own[1] - mantissa
+        half = ((bits >> cut) & 1) + ((1 << (cut - 1)) - 1)
+        x = xp.bitcast((bits + half) & -(1 << cut), wide.dtype)
+    if exponent < own[0]:
+        largest = (1 << (exponent - 1)) - 1
+        x = xp.where(xp.abs(x) < 2.0 ** (1 - largest), xp.copysign(0.0, x), x)
+        x = xp.where(xp.abs(x) >= 2.0 ** (largest + 1), xp.copysign(xp.inf, x), x)
+    return xp.astype(xp.where(xp.isnan(wide), wide, x), given.dtype)
+
+
+def _shifted_signed(equation: Equation) -> Value:
+    """Shift to the right; what comes in is the highest bit, of naturals too."""
+    x, by = equation.arrays()
+    to = dtypes.of(x.dtype.name.removeprefix("u"))
+    found = xp.bitwise_right_shift(xp.astype(x, to), xp.astype(by, to))
+    beyond = by >= 8 * x.dtype.bytes  # also where that is a negative number
+    return xp.astype(xp.where(beyond, xp.astype(x, to) >> 63, found), x.dtype)
 
 
 def _extreme(function: Callable[..., Array], of_booleans: Callable[..., Array]) -> Rule:
@@ -190,6 +206,7 @@ RULES: Final[dict[str, Rule]] = {
     "rem": _remainder,
     "round": _round,
     "select_n": select_n,
+    "shift_right_arithmetic": _shifted_signed,
     "square": calling(xp.square),
     "stop_gradient": lambda equation: equation.values[0],
 }

@@ -185,6 +185,7 @@ REDUCTIONS: Final = {
     "scatter-max": "max",
     "scatter-min": "min",
     "scatter-mul": "prod",
+    "scatter-sub": "sum",
 }
 """What takes in all that is written at one place; without one the last stays."""
 

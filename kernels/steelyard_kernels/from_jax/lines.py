@@ -72,6 +72,9 @@ def _top(equation: Equation) -> Sequence[Value]:
 RULES: Final[dict[str, Rule]] = {
     "argmax": _extreme_place(xp.argmax),
     "argmin": _extreme_place(xp.argmin),
+    "cumlogsumexp": _running(xp.cumulative_logsumexp),
+    "cummax": _running(xp.cumulative_max),
+    "cummin": _running(xp.cumulative_min),
     "cumprod": _running(xp.cumulative_prod),
     "cumsum": _running(xp.cumulative_sum),
     "sort": _sorted,

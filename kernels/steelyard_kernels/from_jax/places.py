@@ -65,8 +65,13 @@ def _iota(equation: Equation) -> Value:
 
 def _pad(equation: Equation) -> Value:
     """Return an array with a value around it and between, or with elements taken away."""
-    x, filler = equation.arrays()
-    config = equation.params["padding_config"]
+    return padded(*equation.arrays(), equation.params["padding_config"])
+
+
+def padded(
+    x: Array, filler: Array | float, config: Sequence[tuple[int, int, int]]
+) -> Array:
+    """Return an array with so many of a value before, behind and between each axis's."""
     for axis, (_, _, inner) in enumerate(config):
         if inner and x.shape[axis]:
             apart = reshape(x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]))
@@ -188,6 +193,11 @@ def _scatter(combine: Callable[[Array, Array], Array]) -> Rule:
 
     def rule(equation: Equation) -> Value:
         x, indices, update = equation.arrays()
+        if equation.primitive == "scatter" and equation.params["update_jaxpr"]:
+            raise equation.refusal(
+                "of a function of what is there is not supported; take elements, and "
+                "set what is made of them"
+            )
         numbers = equation.params["dimension_numbers"]
         axes = tuple(numbers.scatter_dims_to_operand_dims)
         one = indices.ndim == 1 and tuple(numbers.inserted_window_dims) == axes
@@ -239,6 +249,7 @@ RULES: Final[dict[str, Rule]] = {
     "scatter-max": _scatter(xp.maximum),
     "scatter-min": _scatter(xp.minimum),
     "scatter-mul": _scatter(xp.multiply),
+    "scatter-sub": _scatter(xp.subtract),
     "slice": word_by_word(_slice),
     "split": _split,
 }

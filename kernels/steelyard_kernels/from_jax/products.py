@@ -7,11 +7,14 @@ from math import prod
 from string import ascii_letters
 from typing import Final
 
+import numpy as np
+
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
 from steelyard_kernels.array.windows import Window, windowed
 from steelyard_kernels.from_jax.equation import Equation, Rule
+from steelyard_kernels.from_jax.places import padded
 from steelyard_kernels.from_jax.values import Value, element, reshape
 from steelyard_kernels.monoids import MONOIDS
 
@@ -105,23 +108,55 @@ def _reduction(function: Callable[..., Array]) -> Rule:
     return rule
 
 
+def _windows(
+    equation: Equation, x: Array, counts: Sequence[int], around: float
+) -> Array:
+    """Return the windows of all axes, with a value around the array."""
+    given = equation.params
+    pads = [low for low, _ in given["padding"]]
+    apart = given.get("window_dilation", [1] * x.ndim)
+    numbers = given["window_dimensions"], given["window_strides"], pads, apart
+    windows = [Window(*map(int, each)) for each in zip(*numbers, strict=True)]
+    values = windowed(x, counts, windows)
+    if not around:
+        return values
+    ones = xp.full(x.shape, fill_value=True, dtype="bool")
+    return xp.where(windowed(ones, counts, windows), values, around)
+
+
+def _added_where_chosen(equation: Equation) -> Value:
+    """Return, for each element, the sum of what belongs to windows that it is chosen of."""
+    source, x = equation.arrays()
+    if not source.size:
+        return xp.zeros(x.shape, x.dtype)
+    largest = str(equation.params["select_prim"]) == "ge"
+    around = MONOIDS["max" if largest else "min"].neutral(x.dtype)
+    values = _windows(equation, x, source.shape, around)
+    flat = xp.reshape(values, (*source.shape, -1))
+    chosen = (xp.argmax if largest else xp.argmin)(flat, axis=-1)
+    places = np.ndindex(*equation.params["window_dimensions"])
+    total: Array | None = None
+    for number, place in enumerate(places):
+        config = []
+        for axis, step in enumerate(equation.params["window_strides"]):
+            low = place[axis] - int(equation.params["padding"][axis][0])
+            last = low + (source.shape[axis] - 1) * step
+            config.append((low, x.shape[axis] - 1 - last, step - 1))
+        part = padded(xp.where(chosen == number, source, 0.0), 0.0, config)
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
 def _of_windows(reduction: str) -> Rule:
     """Return the rule of a reduction of windows."""
     row = MONOIDS[reduction]
 
     def rule(equation: Equation) -> Value:
-        (x,), given = equation.arrays(), equation.params
-        if any(each != 1 for each in given["base_dilation"]):
+        if any(each != 1 for each in equation.params["base_dilation"]):
             raise equation.refusal("of a dilated array is not supported")
-        pads = [int(low) for low, _ in given["padding"]]
-        steps, apart = given["window_strides"], given["window_dilation"]
-        numbers = given["window_dimensions"], steps, pads, apart
-        windows = [Window(*map(int, each)) for each in zip(*numbers, strict=True)]
-        counts = equation.outputs[0].shape
-        values, start = windowed(x, counts, windows), row.neutral(x.dtype)
-        if start:
-            ones = xp.full(x.shape, fill_value=True, dtype="bool")
-            values = xp.where(windowed(ones, counts, windows), values, start)
+        (x,) = equation.arrays()
+        values = _windows(equation, x, equation.outputs[0].shape, row.neutral(x.dtype))
         found = getattr(xp, reduction)(values, axis=tuple(range(-x.ndim, 0)))
         return xp.astype(found, x.dtype)
 
@@ -140,4 +175,5 @@ RULES: Final[dict[str, Rule]] = {
     "reduce_window_max": _of_windows("max"),
     "reduce_window_min": _of_windows("min"),
     "reduce_window_sum": _of_windows("sum"),
+    "select_and_scatter_add": _added_where_chosen,
 }
