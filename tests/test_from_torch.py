@@ -89,14 +89,14 @@ def calls(*operations, args=(X,), where="model.py:7"):
 
 def test_all_missing_operations_are_named_at_once_with_their_lines():
     """Each once, with every line that asks for it."""
-    graph = calls("aten.kthvalue.default", "aten.abs.default", "aten.cummax.default")
-    again = calls("aten.kthvalue.default", where="model.py:9").calls
+    graph = calls("aten.mode.default", "aten.abs.default", "aten.histc.default")
+    again = calls("aten.mode.default", where="model.py:9").calls
     graph = Graph("Model", graph.inputs, (*graph.calls, *again), graph.outputs)
     with pytest.raises(Unsupported) as error:
         function_of(graph)
     assert str(error.value) == (
-        "Model: PyTorch's aten.kthvalue.default at model.py:7, model.py:9; "
-        "aten.cummax.default at model.py:7 are not supported; from_torch.OPERATIONS are those that are: "
+        "Model: PyTorch's aten.mode.default at model.py:7, model.py:9; "
+        "aten.histc.default at model.py:7 are not supported; from_torch.OPERATIONS are those that are: "
         "write it with them."
     )
 
@@ -131,7 +131,7 @@ def test_what_a_row_refuses_has_the_line_too():
 
 def test_a_call_of_which_nothing_is_used_is_left_out():
     """With the weights that it alone reads: no error of one that is not supported."""
-    graph = calls("aten.kthvalue.default", "aten.abs.default")
+    graph = calls("aten.mode.default", "aten.abs.default")
     weight = GraphInput("w", TensorType((2,), "float32"), "unused")
     graph = Graph("Model", (*graph.inputs, weight), graph.calls, (Ref("call1"),)).live()
     assert [call.operation for call in graph.calls] == ["aten.abs.default"]

@@ -288,13 +288,13 @@ def test_missing_operations_are_named_with_the_users_lines():
 
     class Ordered(nn.Module):
         def forward(self, x):
-            return torch.cummax(x, 0)[0] + torch.kthvalue(x, 3)[0]
+            return torch.mode(x, 0)[0] + torch.histc(x)
 
     with pytest.raises(Unsupported) as error:
         from_torch(Ordered(), (torch.ones(3),))
     line = Ordered.forward.__code__.co_firstlineno + 1
     where = f"at {__file__}:{line}"
-    assert f"aten.cummax.default {where}; aten.kthvalue.default {where} are" in str(
+    assert f"aten.mode.default {where}; aten.histc.default {where} are" in str(
         error.value
     )
 
@@ -325,3 +325,16 @@ def test_the_bert_of_transformers_agrees(how):
     ids, mask = torch.randint(0, 99, (2, 7)), torch.ones(2, 7, dtype=torch.int64)
     mask[0, 5:] = 0
     agrees(bert(attn_implementation=how), ids, mask)
+
+
+def test_what_cannot_be_exported_is_one_sentence():
+    """A truth of values decides what the model does: PyTorch says so, without its stack."""
+
+    class Chosen(nn.Module):
+        def forward(self, x):
+            return x if torch.equal(x, x.T) else -x
+
+    with pytest.raises(
+        Unsupported, match=r"^Chosen: torch.export cannot have it as one"
+    ):
+        from_torch(Chosen(), (torch.ones(3, 3),))

@@ -224,6 +224,54 @@ def in_order(x, i, b):
     )  # fmt: skip
 
 
+def ranked(x, i, s):
+    """Return medians, extremes so far and what else an order says."""
+    edged = torch.where(x > 1, math.nan, x)
+    return (
+        x.median(), i.median(), edged.median(1)[0], *x.median(2), edged.nanmedian(), edged.nanmedian(0, True)[0],
+        *x.kthvalue(2), *x.kthvalue(1, 1, True), edged.kthvalue(3, 2)[0], *x.sum().median(0), x.sum().kthvalue(1)[0],
+        *edged.cummax(1), *edged.cummin(0), *i.cummax(0), *x.sum().cummin(0), (9 * x).logcumsumexp(2),
+        torch.searchsorted(s.sort()[0], x[0, 0]), torch.searchsorted(x[0].sort()[0], x[1], right=True), torch.cdist(x, x[:1]),
+        torch.cdist(x, x, p=1), torch.cdist(x, x, p=0), torch.cdist(x, x, p=INF), torch.cdist(x, x, p=3),
+    )  # fmt: skip
+
+
+def gathered(x, i, w, u):
+    """Return what is made of several values for each place, and of bags of them."""
+    at, starts = i.view(3, 1, 1).expand(3, 3, 4), torch.arange(4) ** 2
+    bag = torch.ops.aten._embedding_bag
+    reduced = [
+        x.scatter_reduce(0, at, w, how, include_self=kept)
+        for how in ("sum", "prod", "mean", "amax", "amin") for kept in (True, False)
+    ]  # fmt: skip
+    whole = (9 * x).long().scatter_reduce(0, at, (9 * w).long(), "mean")
+    rows, many = x[0], i.repeat(3)
+    bags = [bag(rows, many, starts, False, mode)[0] for mode in range(3)]
+    last = [
+        bag(rows, many, starts, False, mode, False, None, True, 1)[0]
+        for mode in range(3)
+    ]
+    weighed = bag(rows, many, starts, False, 0, False, u)[0]
+    return (
+        *reduced,
+        whole,
+        *bags,
+        *last,
+        weighed,
+        F.bilinear(rows, rows, w[:, :, :2].repeat(1, 2, 2)[:, :4]),
+    )
+
+
+def more(a, b, i):
+    """Return more functions of numbers."""
+    nans = torch.where(a > 0, math.nan, a)
+    return (
+        torch.erfinv(a / 3), torch.exp2(a), torch.fmax(nans, b), torch.fmin(b, nans), torch.fmax(i, 2 - i),
+        torch.ldexp(a, i), torch.signbit(-0.0 * a.abs()), torch.signbit(i), F.rrelu(a), torch.addmv(a[:, 0], a, b[0]),
+        torch.dist(a, b), F.cosine_embedding_loss(a, b, i[:, 0].sign() * 2 + 1),
+    )  # fmt: skip
+
+
 def multiplied(a, b, c, d):
     """Return products."""
     return (
@@ -311,6 +359,9 @@ FUNCTIONS = {
     "pooled": (pooled, "2x4x7x8", "1x5x7:int64"),
     "put": (put, R, Given("3:int64", 0, 2), "3x4:bool", "2x4x4"),
     "in_order": (in_order, R, "9:int32", "4x3:bool"),
+    "ranked": (ranked, R, "9:int32", "5:float64"),
+    "gathered": (gathered, R, Given("3:int64", 0, 1), "3x3x4", "9"),
+    "more": (more, A, A, Given("2x3:int64", -3, 3)),
     "multiplied": (multiplied, R, "4x5", "5", "5"),
     "convolved": (convolved, "2x3x8x8", "5x3x4x4", "5", "6x1x3x3"),
     "attended": (attended, Q, K, V, "2x1x1x6:bool", "5x6"),

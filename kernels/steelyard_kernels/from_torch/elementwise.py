@@ -114,6 +114,11 @@ def _rounded(x: Array, *, decimals: int) -> Array:
     return xp.round(x / unit) * unit if decimals < 0 else xp.round(x * unit) / unit
 
 
+def _known(function: Callable[..., Array]) -> Callable[[Array, Array], Array]:
+    """Return a function of two numbers, which of NaN and another gives the other."""
+    return lambda a, b: xp.where(a != a, b, xp.where(b != b, a, function(a, b)))  # noqa: PLR0124 - NaN
+
+
 def _sign(x: Array) -> Array:
     """Return -1, 0 or 1; 0 of NaN."""
     return xp.subtract((x > 0).astype(x.dtype), (x < 0).astype(x.dtype))
@@ -131,6 +136,20 @@ def _dropped(site: Site, x: Array, p: float, train: bool | None) -> tuple[Array,
             "model.eval() before it is exported"
         )
     return x, xp.full(x.shape, fill_value=True, dtype="bool")
+
+
+def _leaky(  # noqa: PLR0917 - as ATen has them
+    site: Site,
+    x: Array,
+    noise: Array,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    *_: Any,
+) -> tuple[Array, Array]:
+    _dropped(site, x, 1.0, training)
+    given = converted(x, site.wide)
+    return xp.where(given > 0, given, given * ((lower + upper) / 2)), noise
 
 
 _SAME: Final = """
@@ -151,6 +170,10 @@ ROWS: Final[dict[str, Row]] = {
     "div": _divided,
     "elu": _made(_elu),
     "eq": _compared(xp.equal),
+    "erfinv": _same(xp.erf_inv),
+    "exp2": _made(lambda x: xp.pow(2.0, x)),
+    "fmax": _same(_known(xp.maximum)),
+    "fmin": _same(_known(xp.minimum)),
     "fmod": _truncated_rest,
     "ge": _compared(xp.greater_equal),
     "gelu": _made(_gelu),
@@ -158,6 +181,7 @@ ROWS: Final[dict[str, Row]] = {
     "hardtanh": _made(lambda x, low=-1.0, high=1.0: xp.clip(x, low, high)),
     "isinf": _compared(xp.isinf),
     "isnan": _compared(xp.isnan),
+    "ldexp": _same(lambda x, by: x * xp.pow(2.0, by)),
     "le": _compared(xp.less_equal),
     "leaky_relu": _made(lambda x, slope=0.01: xp.where(x > 0, x, x * slope)),
     "logical_and": _logical(xp.logical_and),
@@ -171,8 +195,10 @@ ROWS: Final[dict[str, Row]] = {
     "neg": _same(xp.negative),
     "pow": _power,
     "relu": _made(lambda x: xp.maximum(x, 0)),
+    "rrelu_with_noise_functional": _leaky,
     "round.decimals": _made(_rounded),
     "sign": _made(_sign),
+    "signbit": _compared(lambda x: xp.signbit(x) if x.dtype.kind == "float" else x < 0),
     "sub": _scaled(xp.subtract),
     "where": _chosen,
 }

@@ -25,7 +25,9 @@ WHOLE: Final = ("scaled_dot_product_attention", "linear", "matmul", "layer_norm"
 """Operations of ATen's that are translated as they are, and not taken apart."""
 
 APART: Final = (
+    "addmv.default",
     "bucketize.Tensor",
+    "dist.default",
     "grid_sampler_2d.default",
     "linalg_vector_norm.default",
     "upsample_bilinear2d.vec",
@@ -51,10 +53,19 @@ def exported(
         # One tensor given twice would be one argument.
         given = (args, dict(keywords))
         args, named = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, given)
-        with torch.no_grad():
-            program = torch.export.export(
-                model, args, named, dynamic_shapes=dynamic, strict=False
-            )
+        try:
+            with torch.no_grad():
+                program = torch.export.export(
+                    model, args, named, dynamic_shapes=dynamic, strict=False
+                )
+        except Exception as error:
+            if not type(error).__module__.startswith("torch."):
+                raise
+            said, *_ = str(error).strip().partition("\n")
+            raise Unsupported(
+                f"{type(model).__name__}: torch.export cannot have it as one graph: "
+                f"{said.rstrip('.')}. Write it so that nothing it does depends on values."
+            ) from error
     table = torch.export.default_decompositions()
     for name in WHOLE:
         table.pop(getattr(torch.ops.aten, name).default, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from steelyard_kernels import array as xp
@@ -104,6 +104,74 @@ def _in_order(
     return xp.sort(x, **how), xp.argsort(x, **how)
 
 
+def _ranked(site: Site, x: Array, axis: int, rank: Any) -> tuple[Array, Array]:
+    """Return the element along an axis that so many are before in order, and its place."""
+    order = xp.argsort(x, axis=axis)
+    place = xp.take_along_axis(order, rank, axis=axis)
+    found = xp.take_along_axis(x, place, axis=axis)
+    return xp.reshape(found, site.shape), xp.reshape(place, site.shape)
+
+
+def _kth(
+    site: Site, x: Array, k: int, dim: int = -1, keepdim: bool = False
+) -> tuple[Array, Array]:
+    del keepdim  # the result's shape says as much
+    x, dim = (x, dim) if x.ndim else (xp.reshape(x, (1,)), 0)
+    shape = [1 if axis == dim % x.ndim else e for axis, e in enumerate(x.shape)]
+    return _ranked(site, x, dim, xp.full(tuple(shape), k - 1, dtype="int64"))
+
+
+def _median(*, known: bool) -> Row:
+    """Return the row of the lower median, of all or of those that are `known` numbers."""
+
+    def row(site: Site, x: Array, dim: Any = None, keepdim: bool = False) -> Any:
+        del keepdim
+        whole = dim is None or not x.ndim
+        x, axis = (xp.reshape(x, (-1,)), 0) if whole else (x, dim)
+        lost = xp.isnan(x) if x.dtype.kind == "float" else xp.not_equal(x, x)
+        count, lost = x.shape[axis], xp.count_nonzero(lost, axis=axis, keepdims=True)
+        middle = xp.floor_divide(count - 1 - (lost if known else 0 * lost), 2)
+        first = xp.where(lost > 0, count - lost, middle)  # NaN are last in order
+        rank = xp.maximum(middle, 0) if known else first
+        found = _ranked(site, x, axis, rank)
+        return found[0] if dim is None else found
+
+    return row
+
+
+def _so_far(function: Callable[..., Array]) -> Row:
+    """Return the row of extremes of elements up to each, and of where the last one is."""
+
+    def row(_: Site, x: Array, dim: int) -> tuple[Array, Array]:
+        if not x.ndim:
+            return x, xp.zeros((), "int64")
+        found, lines = function(x, axis=dim), xp.moveaxis(x, dim, -1)
+        places = xp.broadcast_to(xp.arange(lines.shape[-1]), lines.shape)
+        here = (x == found) | (x != x)  # noqa: PLR0124 - NaN
+        here = xp.where(here, xp.moveaxis(places, -1, dim), 0)
+        return found, xp.cumulative_max(here, axis=dim)
+
+    return row
+
+
+def _searched(
+    _: Site,
+    row: Array,
+    x: Any,
+    *,
+    right: bool = False,
+    side: str | None = None,
+    **__: Any,
+) -> Array:
+    """Return how many elements of rows in order are before values of these rows."""
+    values = x if isinstance(x, Array) else converted(x, row.dtype)
+    after = right or side == "right"
+    if row.ndim == 1:
+        return xp.searchsorted(row, values, side="right" if after else "left")
+    row, values = row[..., None, :], values[..., None]
+    return xp.count_nonzero(row <= values if after else row < values, axis=-1)
+
+
 def _top(
     _: Site, x: Array, k: int, dim: int = -1, largest: bool = True, *__: Any
 ) -> tuple[Array, Array]:
@@ -116,6 +184,8 @@ ROWS: Final[dict[str, Row]] = {
     "arange": lambda site, *ends, **_: xp.arange(*ends, dtype=site.dtype),
     "cat": _joined,
     "clone": _itself,
+    "cummax": _so_far(xp.cumulative_max),
+    "cummin": _so_far(xp.cumulative_min),
     "constant_pad_nd": _padded,
     "copy": _full,
     "diagonal": lambda _, x, offset=0, *axes: xp.diagonal(
@@ -123,6 +193,7 @@ ROWS: Final[dict[str, Row]] = {
     ),
     "embedding": lambda _, weight, indices, *__: xp.take(weight, indices, axis=0),
     "empty": lambda site, *_, **__: xp.zeros(site.shape, site.dtype),
+    "empty_permuted": lambda site, *_, **__: xp.zeros(site.shape, site.dtype),
     "expand": lambda site, x, *_: xp.broadcast_to(x, site.shape),
     "flip": lambda _, x, axes: xp.flip(x, axes),
     "full": _full,
@@ -131,9 +202,13 @@ ROWS: Final[dict[str, Row]] = {
     "getitem": lambda _, values, index: values[index],
     "index": _indexed,
     "index_select": lambda _, x, axis, index: xp.take(x, index, axis),
+    "kthvalue": _kth,
+    "median": _median(known=False),
+    "nanmedian": _median(known=True),
     "permute": lambda _, x, axes: xp.permute_dims(x, axes),
     "repeat": lambda _, x, times: xp.tile(x, times),
     "scalar_tensor": lambda site, value, **_: converted(value, site.dtype),
+    "searchsorted.Tensor": _searched,
     "select": lambda _, x, axis, index: _along(x, axis, index),
     "slice": _sliced,
     "slice_scatter": _written,

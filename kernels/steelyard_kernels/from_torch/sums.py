@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod, sqrt
+from math import inf, prod, sqrt
 from typing import Any, Final
 
 from steelyard_kernels import array as xp
@@ -72,6 +72,29 @@ def _affine(
 
 def _linear(site: Site, x: Array, weight: Array, bias: Array | None = None) -> Array:
     return _affine(site, bias, x, weight.T)
+
+
+def _apart(site: Site, a: Array, b: Array, p: float, *_: Any) -> Array:
+    """Return the p-norms of the differences of all rows of a and all of b."""
+    a, b = (converted(x, site.wide) for x in (a, b))
+    sizes = xp.abs(a[..., :, None, :] - b[..., None, :, :])
+    if p in {0, 1}:
+        return xp.sum(sizes if p else (sizes != 0).astype(site.wide), axis=-1)
+    if p == inf:
+        return xp.max(sizes, axis=-1)
+    return xp.pow(xp.sum(sizes**p, axis=-1), 1 / p)
+
+
+def _together(site: Site, a: Array, b: Array, c: Array, *how: Any) -> Array:
+    """Return sums of products of three arrays, to which axes of one element are added."""
+    *added, over = how[:4]
+    factors = []
+    for x, axes in zip((a, b, c), added, strict=True):
+        wide = converted(x, site.wide)
+        for axis in axes:
+            wide = xp.expand_dims(wide, axis)
+        factors.append(wide)
+    return xp.sum(factors[0] * factors[1] * factors[2], axis=tuple(over))
 
 
 _CONVOLUTIONS: Final[dict[tuple[int, bool], Callable[..., Array]]] = {
@@ -148,8 +171,10 @@ def _attention(
 
 
 ROWS: Final[dict[str, Row]] = {
+    "_cdist_forward": _apart,
     "_log_softmax": _log_softmax,
     "_softmax": lambda site, x, dim, *_: _weights(converted(x, site.wide), dim),
+    "_trilinear": _together,
     "addmm": _affine,
     "amax": _reduced(xp.max),
     "amin": _reduced(xp.min),
@@ -161,6 +186,7 @@ ROWS: Final[dict[str, Row]] = {
     "cumprod": _running(xp.cumulative_prod),
     "cumsum": _running(xp.cumulative_sum),
     "linear": _linear,
+    "logcumsumexp": _running(xp.cumulative_logsumexp),
     "matmul": _product,
     "max": _reduced(xp.max),
     "max.dim": _with_places(xp.max, xp.argmax),

@@ -10,6 +10,8 @@ from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array, lines
 from steelyard_kernels.from_torch.call import Row, Site, converted
+from steelyard_kernels.from_torch.elementwise import ROWS as ROUNDED
+from steelyard_kernels.monoids import MONOIDS
 
 
 def _rows(x: Array, indices: Sequence[Array | None]) -> tuple[list[int], Array]:
@@ -121,8 +123,73 @@ def _scattered(add: bool) -> Row:
     return row
 
 
+def _reduced_at(  # noqa: PLR0917 - as ATen has them
+    site: Site,
+    x: Array,
+    dim: int,
+    index: Array,
+    source: Array,
+    reduce: str,
+    include_self: bool = True,
+) -> Array:
+    """Return an array that takes in, along an axis, what a reduction makes of values."""
+    if x.ndim != index.ndim or not x.ndim:
+        raise site.refusal("is of no axes, expected one at least")
+    x, index, source = (xp.moveaxis(each, dim, -1) for each in (x, index, source))
+    if x.shape[:-1] != index.shape[:-1]:
+        raise site.refusal(
+            f"has indices of shape {index.shape}, expected them to differ from {x.shape} "
+            f"along axis {dim} alone"
+        )
+    source = source[tuple(slice(extent) for extent in index.shape)]
+    hits = index[..., None, :] == xp.arange(x.shape[-1])[:, None]
+    row = MONOIDS[{"mean": "sum"}.get(reduce, reduce.removeprefix("a"))]
+    given = xp.where(hits, source[..., None, :], row.neutral(source.dtype))
+    total = getattr(xp, row.name)(given, axis=-1).astype(x.dtype)
+    count = xp.count_nonzero(hits, axis=-1)
+    if include_self:
+        total, count = getattr(xp, row.combine)(x, total), count + 1
+    if reduce == "mean":
+        mode = None if site.dtype.kind == "float" else "floor"
+        total = ROUNDED["div"](site, total, xp.maximum(count, 1), rounding_mode=mode)
+    return xp.moveaxis(xp.where(count > 0, total, x), -1, dim)
+
+
+def _bags(  # noqa: PLR0917 - as ATen has them
+    site: Site,
+    weight: Array,
+    indices: Array,
+    offsets: Array,
+    scale: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    factors: Array | None = None,
+    ends: bool = False,
+    padding: int = -1,
+) -> tuple[Array, ...]:
+    """Return the sum, mean or largest (0, 1, 2) of rows of each bag; of none 0."""
+    del scale, sparse
+    count = offsets.shape[0] - ends
+    rows = converted(xp.take(weight, indices, axis=0), site.wide)
+    rows = rows if factors is None else rows * factors.astype(site.wide)[:, None]
+    which = xp.searchsorted(offsets, xp.arange(indices.shape[0]), side="right") - 1
+    which = xp.where(indices == padding, -1, which)
+    if mode == 2:
+        hits = xp.arange(count)[:, None] == which
+        given = xp.where(hits[..., None], rows, -xp.inf)
+        none = ~xp.any(hits, axis=1, keepdims=True)
+        return (xp.where(none, 0.0, xp.max(given, axis=1)),)
+    total = lines.sums_at(rows, which, count)
+    if mode == 0:
+        return (total,)
+    own = lines.sums_at(xp.ones(rows.shape[:1], site.wide), which, count)
+    return (total / xp.maximum(own, 1)[:, None],)
+
+
 ROWS: Final[dict[str, Row]] = {
+    "_embedding_bag": _bags,
     "index_put": _put,
     "scatter": _scattered(add=False),
     "scatter_add": _scattered(add=True),
+    "scatter_reduce.two": _reduced_at,
 }
