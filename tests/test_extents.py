@@ -74,6 +74,12 @@ def total(x):
     return xp.sum(x)
 
 
+def known(x, y):
+    """Return the mean of those that are not all too small."""
+    x, y = (xp.reshape(each, (-1,)) for each in (x, y))
+    return xp.sum(x) / xp.sum((y > -9).astype("float32"))
+
+
 ROWS = {
     "pointwise": (lambda x, y: xp.tanh(x) * y, [(N, 33), (N, 33)]),
     "softmax": (softmax, [(N, 33)]),
@@ -91,6 +97,11 @@ ROWS = {
     "running totals": (lambda x: xp.cumulative_sum(x, axis=-1), [(N, S)]),
     "layer": (layer, [(N, S, 32), (32, 32), (32, 32)]),
     "pooled": (pooled, [(N, S, 24)]),
+    "places": (
+        lambda x, w, p: p[: x.shape[1]] + x @ w,
+        [(N, S, 16), (16, 16), (80, 16)],
+    ),
+    "mean of known": (known, [(N, 7), (N, 7)]),
 }
 
 

@@ -10,7 +10,7 @@ left out that other extents need.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -31,6 +31,7 @@ from steelyard_kernels.extents.within import fits, prove
 from steelyard_kernels.group.build import compile_texts
 from steelyard_kernels.group.run import Outcome
 from steelyard_kernels.ir.verify import verify
+from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan.launches import Plan
 from steelyard_kernels.schedule import strategies
@@ -47,6 +48,9 @@ for programs that are none beyond them."""
 ALONG: Final = 9
 """Extents of an axis that are looked at, up to more than twice the first: an axis is in
 as many parts at all of these only where it is one part."""
+
+VECTOR: Final = 16
+"""Lanes of the widest vectors: an axis that is one more than some has an end of its own."""
 
 FEWEST: Final = 5
 """Elements of an axis, of fewer of which nothing is known: a bound that has not so many
@@ -69,22 +73,24 @@ class _Beyond(Unsupported):
     """There is no program at some extents, as where a table ends at the bound."""
 
 
-def points(bounds: Sequence[int], least: int) -> tuple[Point, ...]:
+def points(
+    bounds: Sequence[int], least: int, but: Collection[int] = ()
+) -> tuple[Point, ...]:
     """Return extents of all axes, from their bounds or `least` on, even and odd ones.
 
     None is a multiple of 3 or 4, or one more than a multiple of 4, and no two axes have
     the same: what is whole, or is one more, has code that others cannot share. With a
     `least` of 0 those of bounds that have as many below them are below: a table that is
-    as long is no part of one at the bound.
+    as long is no part of one at the bound. None is beyond a multiple of 16 by one of `but`.
     """
     taken: set[int] = set()
     every: list[list[int]] = [[] for _ in bounds]
     # The longest first: below it there is most room.
     for axis, bound in sorted(enumerate(bounds), key=lambda e: 0 if least else -e[1]):
         first = max(bound, least)
-        own = [] if least else _along(first - 1, first * 5 // 11, taken)
+        own = [] if least else _along(first - 1, first * 5 // 11, taken, but)
         if min(own, default=0) < FEWEST:
-            own = _along(first, first * 11 // 5, taken)
+            own = _along(first, first * 11 // 5, taken, but)
         taken.update(own)
         every[axis] = own
     return tuple(
@@ -98,17 +104,33 @@ def points(bounds: Sequence[int], least: int) -> tuple[Point, ...]:
     )
 
 
-def _along(first: int, last: int, taken: set[int]) -> list[int]:
+def _along(first: int, last: int, taken: set[int], but: Collection[int]) -> list[int]:
     """Return extents of an axis from the first on, towards the last."""
     own: list[int] = []
     turn = 1 if last > first else -1
     for place in range(ALONG):
         wanted = first + place * (last - first) // (ALONG - 1)
         others = taken.union(own)
-        while wanted % 4 != 2 + place % 2 or not wanted % 3 or wanted in others:
+        while (
+            wanted % 4 != 2 + place % 2
+            or not wanted % 3
+            or wanted in others
+            or wanted % VECTOR in but
+        ):
             wanted += turn
         own.append(wanted)
     return own
+
+
+def _one_beyond(program: Program, bounds: Sequence[int]) -> list[int]:
+    """Return of which extents multiples that a program has are one more than vectors.
+
+    As 7 times 23 is. Two at most, so that odd ones are left.
+    """
+    extents = {extent for node in program.nodes for extent in node.shape}
+    times = {e // bound for e in extents for bound in bounds if not e % bound}
+    own = [pow(k, -1, VECTOR) for k in sorted(times) if k % 4 == 3]
+    return [*dict.fromkeys(own)][:2]
 
 
 def ranged(
@@ -120,8 +142,9 @@ def ranged(
     """
     why: KernelError | None = None
     best: Ranged | None = None
+    but = _one_beyond(trace(tuple(bounds)), bounds)
     for least in LEAST:
-        at = points(bounds, least)
+        at = points(bounds, least, but)
         try:
             made = _ranged(trace, at, tuple(bounds), asked)
         except KernelError as error:
@@ -267,12 +290,15 @@ def _part(
     """Return the text of one launch, under the best schedule that one kernel fits."""
     why, fitter = "", Fitter(at, bounds)
     whole, programs = programs[0], [simplify(program) for program in programs]
-    if not _lengths(programs, fitter):
+    carries = strategies.strategy(programs[0]) == "carries"
+    nests = [] if carries else [nest_of(program) for program in programs]
+    if not _lengths(nests, fitter, ()):
         raise _unlike(programs[0], at, "axes of its loops are unlike")
     best = 0.0
     for schedule, total in islice(_schedules(programs[0], asked), TRIED):
         best = best or total
         try:
+            _lengths(nests, fitter, [cut.axes for cut in schedule.cuts])
             made = _lowered(programs, schedule, fitter, fresh, asked)
             verify(made.lowered.kernel, asked.target.family)
             least = _proved(made, bounds)
@@ -343,12 +369,13 @@ def _schedules(program: Program, asked: Request) -> Iterator[tuple[Schedule, flo
         yield schedule, found.total
 
 
-def _lengths(programs: Sequence[Program], fitter: Fitter) -> bool:
-    """Tell of the extents of a nest's axes, which schedules cut; False if they differ."""
-    if strategies.strategy(programs[0]) == "carries":
-        return True
-    every = [nest_of(program).extents for program in programs]
-    alike = len({len(each) for each in every}) == 1
+def _lengths(nests: Sequence[Nest], fitter: Fitter, joined: Sequence[str]) -> bool:
+    """Tell of the extents of a nest's axes, which schedules cut; False if they differ.
+
+    Those that a schedule has as one loop are `joined` by their names.
+    """
+    every = [(*n.extents, *[n.extent_of(names) for names in joined]) for n in nests]
+    alike = len({len(each) for each in every}) < 2
     return alike and all(map(fitter.length, zip(*every, strict=True)))
 
 

@@ -61,10 +61,10 @@ def exported(
         except Exception as error:
             if not type(error).__module__.startswith("torch."):
                 raise
-            said, *_ = str(error).strip().partition("\n")
+            said = " ".join(str(error).split())[:400].rstrip(".")
             raise Unsupported(
                 f"{type(model).__name__}: torch.export cannot have it as one graph: "
-                f"{said.rstrip('.')}. Write it so that nothing it does depends on values."
+                f"{said}. Change what it names."
             ) from error
     table = torch.export.default_decompositions()
     for name in WHOLE:
