@@ -10,6 +10,7 @@ from steelyard_kernels.array import Array
 from steelyard_kernels.expression import lines
 from steelyard_kernels.grad import grad
 
+PLACES = np.array([0, 0, 3, 1])
 SHAPES = "7,33; 3,1; 1,64; 130; 5,2,9"
 
 
@@ -186,6 +187,24 @@ LINES = [
         ),
         "4,3; 67,7",
         "float32 float16 int32",
+    ),
+    Row(
+        "running sums taken beside what is turned",
+        lambda x: (
+            xp.sum(xp.cumulative_sum(xp.tanh(x), axis=-1)[..., PLACES], axis=-1),
+            xp.flip(xp.tanh(x), axis=-1),
+        ),
+        "4,5; 40",
+        data="unit",
+    ),
+    Row(
+        "elements of two beside what is turned",
+        lambda x: (
+            xp.sum(xp.concat([xp.tanh(x), x], axis=-1)[..., PLACES], axis=-1)
+            + xp.sum(xp.flip(xp.concat([xp.tanh(x), x], axis=-1), axis=-1), axis=-1)
+        ),
+        "4,5; 40",
+        data="unit",
     ),
     Row("part of a running sum", lambda x: xp.cumulative_sum(x)[1:5], "5; 9"),
     Row(

@@ -196,9 +196,12 @@ class _Asked:
         return (*before, walked, *at[node.axis + 1 :]), *ends
 
     def _along(self, use: Use, arg: Node, kept: tuple[Index | None, ...]) -> Place:
-        """Return where a reduction reads its operand: along axes there are, or new ones."""
+        """Return where a reduction reads its operand: along axes there are, or new ones.
+
+        A line is read from its beginning.
+        """
         outer = varies(use.place)
-        found = self._seen(arg, kept, outer)
+        found = self._seen(arg, kept, outer, forth=isinstance(use.node, Along))
         if found is None:
             found = tuple(
                 [
@@ -298,15 +301,24 @@ class _Asked:
         return axis(len(self.extents) - 1)
 
     def _seen(
-        self, arg: Node, kept: tuple[Index | None, ...], outer: frozenset[int]
+        self,
+        arg: Node,
+        kept: tuple[Index | None, ...],
+        outer: frozenset[int],
+        *,
+        forth: bool,
     ) -> Place | None:
         """Return a place that an operand, or what it is made of, is asked for at.
 
         That of the outputs will do for others: they may ask later. So does one that
         another reduction walks.
         """
-        fits = (x for x in self._places(arg) if self._fits(x, kept, arg.shape, outer))
-        return next(fits, None)
+        for place in self._places(arg):
+            walked = (x for x, old in zip(place, kept, strict=True) if old is None)
+            turned = any(x.terms and x not in map(axis, x.axes) for x in walked)
+            if not (forth and turned) and self._fits(place, kept, arg.shape, outer):
+                return place
+        return None
 
     def _places(self, arg: Node) -> Iterator[Place]:
         """Yield the places at which a reduction may find its operand."""
