@@ -21,8 +21,8 @@ from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.building.build import Request
 from steelyard_kernels.extents import Extent, build, runtime
 from steelyard_kernels.extents.arithmetic import FOUND
-from steelyard_kernels.extents.build import points
 from steelyard_kernels.extents.formulas import Fitter
+from steelyard_kernels.extents.points import points
 from steelyard_kernels.extents.ranges import Ranges, constant, plus, times
 from steelyard_kernels.extents.within import prove
 from steelyard_kernels.grad import grad
