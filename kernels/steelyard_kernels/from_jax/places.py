@@ -65,7 +65,8 @@ def _iota(equation: Equation) -> Value:
 
 def _pad(equation: Equation) -> Value:
     """Return an array with a value around it and between, or with elements taken away."""
-    return padded(*equation.arrays(), equation.params["padding_config"])
+    x, filler = equation.arrays()
+    return padded(x, filler, equation.params["padding_config"])
 
 
 def padded(

@@ -126,8 +126,8 @@ def _median(*, known: bool) -> Row:
 
     def row(site: Site, x: Array, dim: Any = None, keepdim: bool = False) -> Any:
         del keepdim
-        whole = dim is None or not x.ndim
-        x, axis = (xp.reshape(x, (-1,)), 0) if whole else (x, dim)
+        axis = int(dim or 0) if x.ndim else 0
+        x = xp.reshape(x, (-1,)) if dim is None or not x.ndim else x
         lost = xp.isnan(x) if x.dtype.kind == "float" else xp.not_equal(x, x)
         count, lost = x.shape[axis], xp.count_nonzero(lost, axis=axis, keepdims=True)
         middle = xp.floor_divide(count - 1 - (lost if known else 0 * lost), 2)

@@ -180,11 +180,11 @@ class Values(Loops):
             found = b.let(row.combine, state, arg)
             return found, found
         if self.target == "cpu" and row.runs_in_order(arg.type.dtype):
-            found = arg
+            vector = arg
             for lane in map(b.number, range(lanes)):
                 state = b.let(row.combine, state, b.let("extract", arg, lane))
-                found = b.let("insert", found, state, lane)
-            return found, state
+                vector = b.let("insert", vector, state, lane)
+            return vector, state
         prefix = prefix_of_lanes(b, row.combine, arg, row.neutral(arg.type.dtype))
         last = b.let("extract", prefix, b.number(lanes - 1))
         found = b.let(row.combine, b.splat(state, lanes), prefix)
