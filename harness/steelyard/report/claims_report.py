@@ -186,9 +186,9 @@ def merged(
 
 
 def _lines(found: Sequence[Judged], run: Run | None) -> Iterator[tuple[str, ...]]:
-    """Yield a line for each number; what was not measured leaves what is known."""
+    """Yield a line for each number; what has no interval leaves what is known."""
     for one in found:
-        if run and one.estimate:
+        if run and one.estimate and one.estimate.known:
             name, *numbers, state, _, mode, _ = cells_of(one)
             commit = run.commit[:10] + " with changes" * bool(run.dirty)
             when = (run.started[:10], commit, run.short)
