@@ -124,6 +124,15 @@ def _uniform(value, type_):
     return np.full((1, type_.lanes), dtypes.rounded(value, type_.dtype))
 
 
+def _constant(const):
+    return _uniform(const.value, const.type)
+
+
+def spread(value, shape):
+    """Return what NumPy's `broadcast_to` does, at once where nothing is to be done."""
+    return value if value.shape == shape else np.broadcast_to(value, shape)
+
+
 class Watch:
     """Who has written and read each element since the last barrier, or many have.
 
@@ -203,7 +212,8 @@ class _Block:
         """Return an operand's array."""
         if type(operand) is not Const:
             return self.env[operand.name]
-        return self.known(operand, lambda const: _uniform(const.value, const.type))
+        found = self.kept.get(id(operand))
+        return self.known(operand, _constant) if found is None else found
 
     def known(self, node, make):
         """Return what a node has in all blocks, made when it is first asked for."""
@@ -214,13 +224,14 @@ class _Block:
 
     def let(self, node):
         """Compute a value; what depends on the thread's place comes first."""
-        args, op, type_ = [self.value(arg) for arg in node.args], node.op, node.var.type
-        if op in OWN:
-            result = OWN[op](self, node, *args)
-        else:
-            result = self.known(node, _computation)(*args)
-        assert result.shape[1] == type_.lanes, statement_text(node)
-        self.env[node.var.name] = result.astype(type_.dtype.numpy, copy=False)
+        found = self.kept.get(id(node))
+        own, compute, lanes, dtype = found or self.known(node, _step)
+        args = [self.value(arg) for arg in node.args]
+        result = compute(self, node, *args) if own else compute(*args)
+        assert result.shape[1] == lanes, statement_text(node)
+        if result.dtype is not dtype:
+            result = result.astype(dtype, copy=False)
+        self.env[node.var.name] = result
 
     def together(self, node):
         """Hold a warp to be there with all of its lanes, or with none."""
@@ -256,11 +267,11 @@ class _Block:
 
     def places(self, node, lanes):
         """Return (threads, lanes) of element numbers, and which of them are touched."""
-        lane = _lanes(self.threads, lanes)
-        at = self.value(node.index) + lane
-        live = self.active[:, None] & (lane >= 0)
+        at = self.value(node.index) + _lanes(self.threads, lanes)
+        live = self.active[:, None]
         if node.mask is not None:
-            live &= self.value(node.mask)
+            live = live & self.value(node.mask)
+        live = spread(live, at.shape)
         extent = self.memory[node.buffer.name].shape[-1]
         outside = live & ((at < 0) | (at >= extent))
         assert not outside.any(), (
@@ -268,6 +279,17 @@ class _Block:
         )
         self.check_alignment(node, at[:, 0], live.any(1))
         return np.where(live, at, 0), live
+
+    def columns(self, node, lanes):
+        """Return the registers that all lanes access, None where that takes a longer look."""
+        memory, index = self.memory[node.buffer.name], self.value(node.index)
+        if memory.ndim == 1 or node.mask is not None or index.size > 1:
+            return None
+        first = int(index.item())
+        off = node.alignment and first * node.buffer.dtype.bytes % node.alignment
+        if off or not 0 <= first <= memory.shape[1] - lanes:
+            return None
+        return slice(first, first + lanes)
 
     def check_alignment(self, node, first, live):
         """Hold an access to the alignment that it states."""
@@ -293,8 +315,12 @@ class _Block:
 
     def load(self, node):
         """Read; what is masked or inactive is zero."""
-        at, live = self.places(node, node.var.type.lanes)
-        memory = self.memory[node.buffer.name]
+        memory, lanes = self.memory[node.buffer.name], node.var.type.lanes
+        if columns := self.columns(node, lanes):
+            read, live = memory[:, columns], self.active[:, None]
+            self.env[node.var.name] = np.where(live, read, memory.dtype.type())
+            return
+        at, live = self.places(node, lanes)
         if memory.ndim == 2:  # this thread's own
             self.check_register(node)
             read = np.take_along_axis(memory, at, 1) if memory.size else live * 0
@@ -305,10 +331,12 @@ class _Block:
 
     def store(self, node):
         """Write what is live."""
-        value = self.value(node.value)
+        value, memory = self.value(node.value), self.memory[node.buffer.name]
+        if columns := self.columns(node, node.value.type.lanes):
+            np.copyto(memory[:, columns], value, where=self.active[:, None])
+            return
         at, live = self.places(node, node.value.type.lanes)
-        memory = self.memory[node.buffer.name]
-        value = np.broadcast_to(value, at.shape)
+        value = spread(value, at.shape)
         if memory.ndim == 2:
             self.check_register(node)
             rows = np.broadcast_to(np.arange(self.threads)[:, None], at.shape)
@@ -380,11 +408,11 @@ class _Block:
 
     def under(self, active, body):
         """Run a body with some threads; say whether there were any."""
-        outer, self.active = self.active, active
-        if active.any():
+        outer, self.active, some = self.active, active, bool(active.any())
+        if some:
             self.run(body)
         self.active = outer
-        return bool(active.any())
+        return some
 
     def branch(self, node):
         """Run both sides, each with its threads, and choose the results."""
@@ -437,6 +465,13 @@ def poison(dtype):
 def _wide(array, dtype):
     """Return what arithmetic is done in: float32 for halves."""
     return array.astype(np.float32) if dtype in dtypes.HALVES else array
+
+
+def _step(node):
+    """Return how a value is computed, whether of its threads, and what it must be."""
+    own, type_ = OWN.get(node.op), node.var.type
+    compute = own or _computation(node)
+    return own is not None, compute, type_.lanes, np.dtype(type_.dtype.numpy)
 
 
 def _computation(node):
@@ -539,6 +574,8 @@ def _two_sum(a, b):
 def _odd_sum(a, b):
     """Return a + b rounded to odd: rounding it again gives the sum rounded once."""
     total, error = _two_sum(a, b)
+    if not error.any():
+        return total
     even = (total.view(np.int64) & 1) == 0
     other = np.nextafter(total, np.copysign(np.inf, error))
     return np.where(np.isfinite(error) & (error != 0) & even, other, total)

@@ -10,6 +10,7 @@ and leave NaN until then; what warps read races with them unless a barrier is be
 from __future__ import annotations
 
 import threading
+from functools import cache
 
 import numpy as np
 import simt
@@ -174,6 +175,7 @@ def swizzled(at, size):
     return at ^ ((at >> 7) % (size // 16)) << 4
 
 
+@cache
 def places(n):
     """Return at which row and column of 64 x n each thread has its elements."""
     thread = np.arange(GROUP)[:, None]
@@ -220,8 +222,10 @@ class _Block(simt._Block):
 
     def one(self, operand):
         """Return what all active threads have."""
-        found = np.broadcast_to(self.value(operand), (self.threads, 1))[self.active]
-        assert (found == found[0]).all()
+        found = self.value(operand)
+        if len(found) > 1:
+            found = found[self.active]
+            assert (found == found[0]).all()
         return int(found[0, 0])
 
     def effect(self, node):
@@ -409,14 +413,10 @@ class _Block(simt._Block):
             )
             if active.all():
                 every = *node.rows, node.columns
-                first = [
-                    int(
-                        np.broadcast_to(self.value(x), (self.threads, 1))[
-                            threads.start, 0
-                        ]
-                    )
-                    for x in (*[tile.index for tile in every], node.more)
+                asked = [
+                    self.value(x) for x in (*[tile.index for tile in every], node.more)
                 ]
+                first = [int(x[threads.start % len(x), 0]) for x in asked]
                 if node.by_warp:
                     self.product(node, threads, *first)
                 else:
