@@ -186,6 +186,8 @@ class _Block:
         self.blocks = np.atleast_1d(blocks)
         self.each = threads
         self.threads = threads = threads * self.blocks.size
+        self.own = np.arange(threads)[:, None]
+        self.homes = np.repeat(self.blocks, self.each)[:, None]
         self.memory = dict(arrays)
         self.env = dict(scalars)
         self.across = across  # between blocks, of what the launch writes
@@ -273,12 +275,16 @@ class _Block:
             live = live & self.value(node.mask)
         live = spread(live, at.shape)
         extent = self.memory[node.buffer.name].shape[-1]
-        outside = live & ((at < 0) | (at >= extent))
-        assert not outside.any(), (
-            f"{statement_text(node)}: outside {extent} elements: {at[outside]}"
-        )
-        self.check_alignment(node, at[:, 0], live.any(1))
-        return np.where(live, at, 0), live
+        outside = at.view(np.uint64) >= extent  # also what is below 0
+        if outside.any():
+            outside &= live
+            assert not outside.any(), (
+                f"{statement_text(node)}: outside {extent} elements: {at[outside]}"
+            )
+            at = np.where(live, at, 0)
+        if node.alignment:
+            self.check_alignment(node, at[:, 0], live.any(1))
+        return at, live
 
     def columns(self, node, lanes):
         """Return the registers that all lanes access, None where that takes a longer look."""
@@ -293,23 +299,21 @@ class _Block:
 
     def check_alignment(self, node, first, live):
         """Hold an access to the alignment that it states."""
-        if node.alignment:
-            off = (first * node.buffer.dtype.bytes % node.alignment)[live].any()
-            if node.buffer.space == "global" and live.any():
-                base = self.memory[node.buffer.name].ctypes.data
-                off |= base % min(node.alignment, BASE_ALIGNMENT) != 0
-            assert not off, f"{statement_text(node)}: not aligned"
+        off = (first * node.buffer.dtype.bytes % node.alignment)[live].any()
+        if node.buffer.space == "global" and live.any():
+            base = self.memory[node.buffer.name].ctypes.data
+            off |= base % min(node.alignment, BASE_ALIGNMENT) != 0
+        assert not off, f"{statement_text(node)}: not aligned"
 
     def watch(self, node, at, live, how):
         """Note an access; a race raises."""
         name = node.buffer.name
         if name in self.across and live.any():
-            blocks = np.repeat(self.blocks, self.each)[:, None]
-            agents = np.broadcast_to(blocks, at.shape)[live]
+            agents = spread(self.homes, at.shape)[live]
             clean = getattr(self.across[name], how)(at[live], agents)
             assert clean, f"{statement_text(node)}: two blocks race"
         if name in self.within and live.any():
-            agents = np.broadcast_to(np.arange(self.threads)[:, None], at.shape)
+            agents = spread(self.own, at.shape)
             clean = getattr(self.within[name], how)(at[live], agents[live])
             assert clean, f"{statement_text(node)}: two threads race"
 
@@ -326,7 +330,7 @@ class _Block:
             read = np.take_along_axis(memory, at, 1) if memory.size else live * 0
         else:
             self.watch(node, at, live, "read")
-            read = memory[at] if live.any() else np.zeros(at.shape, memory.dtype)
+            read = memory[at] if memory.size else np.zeros(at.shape, memory.dtype)
         self.env[node.var.name] = np.where(live, read, np.zeros((), memory.dtype))
 
     def store(self, node):
@@ -339,7 +343,7 @@ class _Block:
         value = spread(value, at.shape)
         if memory.ndim == 2:
             self.check_register(node)
-            rows = np.broadcast_to(np.arange(self.threads)[:, None], at.shape)
+            rows = spread(self.own, at.shape)
             memory[rows[live], at[live]] = value[live]
         else:
             self.watch(node, at, live, "write")
