@@ -140,13 +140,14 @@ def test_lanes_are_numbered(run_kernel, lanes):
 @given(value=st.floats())
 def test_a_constant_is_rounded_to_its_dtype(run_kernel, value):
     """Any float64, spelled for each of the float types."""
-    for dtype in FLOATS:
-        y = Buffer("y", dtype, index(2), access="out")
-        b = Builder()
-        b.store(y, 0, const(value, dtype, 2))
-        seen = np.empty(2, dtype.numpy)
-        run_kernel(b.kernel("constant", [y]), seen)
-        assert agree(seen, rounded(np.array([value] * 2), dtype), dtype)
+    every = [Buffer(str(each), each, index(2), access="out") for each in FLOATS]
+    b = Builder()
+    for y in every:
+        b.store(y, 0, const(value, y.dtype, 2))
+    seen = [np.empty(2, y.dtype.numpy) for y in every]
+    run_kernel(b.kernel("constant", every), *seen)
+    for y, own in zip(every, seen, strict=True):
+        assert agree(own, rounded(np.array([value] * 2), y.dtype), y.dtype)
 
 
 def test_the_same_bits_are_two_numbers_in_two_half_types(run_kernel):
