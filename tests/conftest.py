@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+from functools import cache
 from pathlib import Path
 
 # A second thread of NumPy's library spins: half of the time that its import takes.
@@ -126,6 +127,10 @@ def run_kernel():
 
     codes = {"float32": "f", "float64": "d", "int32": "i", "int64": "q", "bool": "?"}
 
+    @cache
+    def loaded(text, name):  # the same for hundreds of examples
+        return cpu.load(llvm.assemble(text), name)
+
     def slot(value, parameter):
         if isinstance(value, np.ndarray):
             return value.ctypes.data
@@ -133,9 +138,9 @@ def run_kernel():
 
     def run(kernel, *values, threads=1, text=None):
         verify(kernel)
-        code = llvm.assemble(text or emit(kernel, llvm.host()))
+        function = loaded(text or emit(kernel, llvm.host()), kernel.name)
         slots = [slot(*pair) for pair in zip(values, kernel.parameters, strict=True)]
-        cpu.Launch(cpu.load(code, kernel.name), slots, threads).launch()
+        cpu.Launch(function, slots, threads).launch()
 
     return run
 
