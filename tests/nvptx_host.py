@@ -7,6 +7,7 @@ GPU's rsqrt, and rounding to bfloat16, which no CPU's LLVM does right.
 
 import ctypes
 import re
+from functools import cache
 
 import numpy as np
 
@@ -56,7 +57,7 @@ def load(texts, entries):
     text = re.sub(r"declare .*llvm.(sqrt.f32|nvvm.rsqrt).*\n", "", text)
     text = text.replace("@llvm.nvvm.rsqrt.approx.f(", "@rsqrt(")
     text, roundings = _rounded_in_integers(text)
-    addresses = llvm.link(llvm.assemble(RSQRT + roundings + text), entries)
+    addresses = _linked(RSQRT + roundings + text, tuple(entries))
 
     def run(entry, blocks, threads, *args):
         slots = [_slot(arg) for arg in args]
@@ -67,6 +68,11 @@ def load(texts, entries):
                 kernel(thread, block, *slots)
 
     return run
+
+
+@cache
+def _linked(text, entries):
+    return llvm.link(llvm.assemble(text), entries)
 
 
 def _slot(value):
