@@ -78,11 +78,22 @@ class Case:
         return function if isinstance(function, KernelFunction) else kernel(function)
 
     @property
+    def number(self):
+        """Return which of the row's cases it is."""
+        return self.row.cases.index(self)
+
+    @property
+    def alternates(self):
+        """Say whether it is run by the heuristic or by a candidate: not a row's first."""
+        return self.number > 0 and self.row.times == 1
+
+    @property
     def turns(self):
         """Return which of the row's candidates are its: of one case alone, twice as many."""
+        if self.alternates:
+            return [self.number // 2 + 1] if self.number % 2 else []
         times = self.row.times * (1 + (len(self.row.cases) == 1))
-        first = self.row.cases.index(self) * times
-        return range(first, first + times)
+        return range(self.number * times, self.number * times + times)
 
     def arrays(self):
         """Return its arrays, the same ones each time."""
