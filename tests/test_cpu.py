@@ -8,7 +8,7 @@ import shell
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard_device import cpu, llvm, native, native_language
+from steelyard_device import caches, cpu, llvm, native, native_language
 from steelyard_device.errors import DeviceError
 
 # Counts, per thread, how often it ran; per ticket, how often it was drawn; and keeps
@@ -175,15 +175,52 @@ def test_a_delay_computes_each_of_its_steps(steps):
     assert result[0] == x
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, 128, 129, 4096, 4097, 1 << 20])
-def test_a_flush_reads_every_line_on_every_core(nbytes):
+@pytest.mark.parametrize("nbytes", [0, 1, 128, 129, 4096, 4097, 64 << 20])
+def test_a_flush_reads_every_line_of_a_core_s_part(nbytes):
     """Memory of ones: the sum of each core is the number of lines it has seen."""
     flush = cpu.Flush(nbytes)
     flush()
     lines = max(2, 2 * -(-nbytes // 128))
     sums = flush._sums[:: 64 // flush._sums.itemsize]
-    assert sums.tolist() == [lines] * cpu.pool_size()
-    assert flush._memory.nbytes >= 64 * lines
+    parts = caches.parts(64 * lines, list(map(caches.last, cpu.cpus())))
+    assert sums.tolist() == [(behind - first) // 64 for first, behind in parts]
+    assert flush._memory.nbytes == 64 * lines
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "shared", "parts"),
+    [
+        (64 * MIB, ["0"], [(0, 64)]),
+        (64 * MIB, ["0-1", "0-1"], [(0, 32), (32, 64)]),
+        (64 * MIB, ["0-1", "2", "0-1"], [(0, 32), (0, 64), (32, 64)]),
+        (6 * MIB, ["0-2"] * 3, [(0, 4), (2, 6), (2, 6)]),
+        (2 * MIB, ["0-1", "0-1"], [(0, 2), (0, 2)]),
+    ],
+)
+def test_cores_walk_a_cache_that_they_share_together(
+    nbytes, shared, parts, monkeypatch
+):
+    """All of it, and each at least what its own cache holds four times over."""
+    monkeypatch.setattr(caches, "second", lambda: MIB)
+    wanted = [(first * MIB, behind * MIB) for first, behind in parts]
+    assert caches.parts(nbytes, shared) == wanted
+
+
+@given(st.integers(1, 9999), st.lists(st.sampled_from("abc"), min_size=1))
+def test_every_line_of_a_flush_is_walked_beside_each_cache(lines, shared):
+    """However many processors share a cache."""
+    nbytes = 128 * lines
+    parts = caches.parts(nbytes, shared)
+    for cache in set(shared):
+        behind = 0
+        for own, part in sorted(zip(shared, parts, strict=True)):
+            if own == cache:
+                assert part[0] <= behind
+                behind = max(behind, part[1])
+        assert behind == nbytes
 
 
 def test_a_pinned_thread_stays_on_the_first_processor():

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steelyard_device import memory, native
+from steelyard_device import caches, memory, native
 from steelyard_device.errors import DeviceError
 from steelyard_device.native_language import own
 from steelyard_device.threads import Once
@@ -54,15 +54,6 @@ def cpus() -> tuple[int, ...]:
 def pool_size() -> int:
     """Return how many threads a parallel launch uses, the caller included."""
     return len(cpus())
-
-
-@functools.cache
-def second_cache() -> int:
-    """Return the bytes of a core's second-level cache; 1 MiB where nobody says."""
-    try:
-        return max(os.sysconf("SC_LEVEL2_CACHE_SIZE"), 0) or 1 << 20
-    except (ValueError, OSError):  # of another C library
-        return 1 << 20
 
 
 def pinned() -> AbstractContextManager[None]:
@@ -229,10 +220,10 @@ def delay(steps: int, result: np.ndarray[tuple[int], np.dtype[np.float32]]) -> L
 
 
 class Flush:
-    """Walks ``nbytes`` of memory on every core, reading only.
+    """Walks ``nbytes`` of memory, reading only: cores of one last-level cache share it.
 
-    One core alone would leave the caches of the others as they were; writing would
-    leave dirty lines for the next kernel to pay for.
+    One core alone would leave the private caches of the others as they were; writing
+    would leave dirty lines for the next kernel to pay for.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -240,7 +231,10 @@ class Flush:
         # The walk takes two lines a step and at least one step.
         self._memory = np.ones(-(-max(nbytes, 1) // 128) * 16, np.uint64)
         self._sums = memory.empty((8 * pool_size(),), np.uint64)
-        addresses = (self._memory.ctypes.data, nbytes, self._sums.ctypes.data)
+        first = self._memory.ctypes.data
+        parts = caches.parts(self._memory.nbytes, list(map(caches.last, cpus())))
+        self._parts = np.array(parts, np.uint64) + np.uint64(first)
+        addresses = (self._parts.ctypes.data, self._sums.ctypes.data)
         self._walk = Launch(_probes()["walk"], addresses, pool_size())
 
     def __call__(self) -> None:

@@ -271,8 +271,9 @@ def delay(args: ptr[i64], ticket: ptr, index: i32, count: i32):
     ptr[float](args[1])[0] = x
 
 def walk(args: ptr[i64], ticket: ptr, index: i32, count: i32):
-    at = args[0]
-    end = at + args[1]
+    part = ptr[i64](args[0])
+    at = part[index * 2]
+    end = part[index * 2 + 1]
     a = 0
     b = 0
     while True:
@@ -282,5 +283,5 @@ def walk(args: ptr[i64], ticket: ptr, index: i32, count: i32):
         at = at + 128
         if at >= end:
             break
-    ptr[i64](args[2])[index * 8] = a + b
+    ptr[i64](args[1])[index * 8] = a + b
 """

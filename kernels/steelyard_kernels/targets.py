@@ -67,9 +67,9 @@ def _join(kind: str, word: str) -> str:
 @cache
 def machine() -> Machine:
     """Describe this machine to the schedules."""
-    from steelyard_device import cpu, llvm
+    from steelyard_device import caches, cpu, llvm
 
-    return Machine(llvm.host().vector_bytes, cpu.pool_size(), cpu.second_cache())
+    return Machine(llvm.host().vector_bytes, cpu.pool_size(), caches.second())
 
 
 def device(target: Target) -> Device:

@@ -69,11 +69,11 @@ def compiler() -> str:
 
 def settings(_target: Target) -> str:
     """Return what this machine is to LLVM and to schedules."""
-    from steelyard_device import cpu, llvm
+    from steelyard_device import caches, cpu, llvm
 
     host = llvm.host()
     features = ",".join(sorted(host.features))
-    cores = f"{cpu.pool_size()} {cpu.second_cache()}"
+    cores = f"{cpu.pool_size()} {caches.second()}"
     return f"{host.triple} {host.cpu} {features} {cores}"
 
 

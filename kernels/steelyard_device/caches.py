@@ -1,0 +1,44 @@
+"""The caches of this machine's processors, and how many bytes evict what they hold."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+PRIVATE = 4
+"""Times its second-level cache that a processor reads at least: those of one
+third-level cache may be so many that a share of it leaves some of their own as it was."""
+
+
+@functools.cache
+def second() -> int:
+    """Return the bytes of a core's second-level cache; 1 MiB where nobody says."""
+    try:
+        return max(os.sysconf("SC_LEVEL2_CACHE_SIZE"), 0) or 1 << 20
+    except (ValueError, OSError):  # of another C library
+        return 1 << 20
+
+
+def last(processor: int) -> str:
+    """Return which processors share this one's third-level cache; itself if unknown."""
+    cache = f"/sys/devices/system/cpu/cpu{processor}/cache/index3/shared_cpu_list"
+    try:
+        return Path(cache).read_text(encoding="ascii").strip()
+    except OSError:
+        return str(processor)
+
+
+def parts(nbytes: int, shared: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the first byte that each processor reads and the one behind its last.
+
+    Processors of one of the ``shared`` caches read all ``nbytes`` together.
+    """
+    found = []
+    for index, cache in enumerate(shared):
+        share = -(-nbytes // (128 * shared.count(cache))) * 128
+        share = min(nbytes, max(share, PRIVATE * second()))
+        first = min(shared[:index].count(cache) * share, nbytes - share)
+        found.append((first, first + share))
+    return found
