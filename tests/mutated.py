@@ -440,7 +440,7 @@ class Npy(Format):
 
     def read(self, content):
         codes, said, failed = super().read(content)
-        inputs.generate.cache_clear()  # another file of the same path
+        inputs._KEPT.clear()  # another file of the same path
         try:
             buffers = fakes.prepared(self.loading)[1]
         except BenchmarkError as error:

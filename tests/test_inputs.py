@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from steelyard import BenchmarkError, Builder
 from steelyard.declare.handles import Handle
 from steelyard.declare.npy import header
+from steelyard.prepare import inputs
 from steelyard.prepare.buffers import Buffers
 from steelyard.prepare.inputs import (
     CHUNK,
@@ -135,11 +136,28 @@ def test_a_seed_gives_the_same_bits_again(seed, shape, dtype, dist):
     """In shape and dtype as declared, for every distribution."""
     handle = Builder().input(shape, dtype, dist=dist, name="x")
     data = generate(handle, seed)
-    generate.cache_clear()
+    inputs._KEPT.clear()
     again = generate(handle, seed)
     assert (data.shape, data.dtype) == (shape, dtype)
     assert data.tobytes() == again.tobytes()
     assert np.isfinite(data).all()
+
+
+def test_inputs_of_one_case_are_drawn_once(monkeypatch):
+    """However many there are: five are asked for in turn by case after case."""
+    drawn = []
+    monkeypatch.setattr(inputs, "draw", lambda h, _: drawn.append(h) or np.ones(8))
+    monkeypatch.setattr(inputs, "_KEPT", {})
+    monkeypatch.setattr(inputs, "KEPT", 5 * 64)
+    handles = [Handle(name, "input", (8,), "float64") for name in "abcdef"]
+    for handle in handles[:5] * 3:
+        generate(handle, 0)
+    assert drawn == handles[:5]
+    generate(handles[5], 0)  # takes the place of what nobody asked for the longest
+    generate(handles[1], 0)
+    assert drawn == handles
+    generate(handles[0], 0)
+    assert drawn == [*handles, handles[0]]
 
 
 def test_inputs_differ_by_seed_name_and_recipe():

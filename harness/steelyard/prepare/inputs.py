@@ -8,7 +8,6 @@ elements share a 64-bit word; a float64 element takes one of its own.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +30,9 @@ CHUNK: Final = 1 << 17
 generator gives: so many that threads seldom wait for each other between NumPy's calls,
 so few that their temporaries stay in a private cache."""
 
+KEPT: Final = 256 << 20
+"""Bytes of data that is kept to be asked for again, unless one alone is larger."""
+
 MOST: Final = 2**64 - 1
 """The largest word."""
 
@@ -38,20 +40,34 @@ FEWEST: Final = 2
 """Elements of which something can be said at all."""
 
 
-@functools.lru_cache(maxsize=4)
-def generate(handle: Handle, seed: int) -> Array:
-    """Return the data of ``handle``, read-only.
+_KEPT: Final[dict[tuple[Handle, int], Array]] = {}
+"""The last data, in the order in which it was asked for."""
 
-    The last few are kept: cases that differ in ``impl`` have the same inputs.
+
+def generate(handle: Handle, seed: int) -> Array:
+    """Return the data of ``handle``, read-only; raises as `draw`.
+
+    The last are kept: cases that differ in ``impl`` have the same inputs.
+    """
+    data = _KEPT.pop((handle, seed), None)
+    if data is None:
+        data = draw(handle, seed)
+        data.setflags(write=False)
+    _KEPT[handle, seed] = data
+    while sum(kept.nbytes for kept in _KEPT.values()) > KEPT and len(_KEPT) > 1:
+        del _KEPT[next(iter(_KEPT))]
+    return data
+
+
+def draw(handle: Handle, seed: int) -> Array:
+    """Return the data of ``handle``, drawn anew.
 
     Raises:
         BenchmarkError: the file cannot be read or is constant, or the distribution
             cannot be had in this dtype.
     """
     recipe = dict(handle.recipe)
-    data = _read(handle, recipe) if "file" in recipe else _drawn(handle, recipe, seed)
-    data.setflags(write=False)
-    return data
+    return _read(handle, recipe) if "file" in recipe else _drawn(handle, recipe, seed)
 
 
 def _drawn(handle: Handle, recipe: Mapping[str, Any], seed: int) -> Array:

@@ -89,7 +89,7 @@ def pose(
     for number, seed in enumerate(seeds):
         if number >= FEW and thread_time() - began > SECONDS:
             break
-        data = {name: inputs.generate(handles[name], seed) for name in area.given}
+        data = {name: inputs.draw(handles[name], seed) for name in area.given}
         for name, all_of_it in area.given.items():
             all_of_it[number] = data[name]
         answers.append(checking.expected_of(description, data))
