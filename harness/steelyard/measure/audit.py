@@ -54,7 +54,13 @@ LARGEST: Final = 64 << 20
 """Bytes of the probe's own buffer at most."""
 
 ROUNDS: Final = 7
-"""Flushes behind which a buffer is probed."""
+"""Flushes behind which a buffer is probed at most."""
+
+ENOUGH: Final = 3
+"""Slow reads that settle it: what more rounds read cannot make these quick."""
+
+SETTLED: Final = 0.2
+"""Share of the way to a cached read below which it is: half of what raises the doubt."""
 
 APART: Final = 1.5
 """How much longer a cold read takes at least than one from cache, or nothing is said."""
@@ -258,8 +264,13 @@ def kept_warm(prepared: PreparedCase, flush: Callable[[], None]) -> float | str:
     own = memory.empty((min(largest.nbytes, LARGEST),), np.uint8, offset=memory.LINE)
     own[:] = 1
     control = _part(own)
-    rounds = [_round(theirs, control, flush, swap=bool(k % 2)) for k in range(ROUNDS)]
-    return share_cached(rounds)
+    rounds: list[Mapping[str, int]] = []
+    share: float | str = "unknown"
+    while len(rounds) < ROUNDS and not (isinstance(share, float) and share <= SETTLED):
+        swap = bool(len(rounds) % 2)
+        rounds.append(_round(theirs, control, flush, swap=swap))
+        share = share_cached(rounds) if len(rounds) >= ENOUGH else "unknown"
+    return share
 
 
 def share_cached(rounds: Sequence[Mapping[str, int]]) -> float | str:
