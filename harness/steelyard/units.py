@@ -31,6 +31,20 @@ def duration(nanoseconds: float, count: int = 4) -> str:
     return f"{figures(0 if tiny else nanoseconds, 3)} ns"
 
 
+def left(taken: float, done: int, rest: int, budget: float | None = None) -> str:
+    """Write how long ``rest`` turns take if they go on as those ``done``: ``, about 3 s left``.
+
+    Nothing while none is done. ``taken`` is in seconds, as is the ``budget``, which may
+    end before.
+    """
+    if not done:
+        return ""
+    most = math.inf if budget is None else budget - taken
+    seconds = max(0.0, min(taken * rest / done, most))
+    about = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+    return f", about {about} left"
+
+
 def size(count: float) -> str:
     """Write a number of bytes in binary units: ``48.0 MiB``."""
     for scale, unit in _SIZES:

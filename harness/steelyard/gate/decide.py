@@ -50,6 +50,9 @@ ROBUST: Final = 12
 HOPELESS: Final = 6
 """Blocks that show how noisy a case is."""
 
+USUAL: Final = 3
+"""Blocks more of a case that has one: those that did not change have four on average."""
+
 KNOWN: Final = 3
 """The same of one that is known to be."""
 
@@ -167,6 +170,16 @@ def noisy_means(seen: Mapping[str, Evidence], policy: Policy) -> set[str]:
         for case, one in means.items()
         if one and look(one, _wide(policy)).centre.half() > math.log1p(UNKNOWN)
     }
+
+
+def expected(seen: Mapping[str, Evidence], policy: Policy) -> int:
+    """Return how many blocks open cases may still take, by how theirs lie apart."""
+    rest = 0
+    for case, one in seen.items():
+        own, count = policy.of(case), len(one.blocks)
+        known = count > 1
+        rest += verdict.needed(look(one, own).spread, own, count) if known else USUAL
+    return rest
 
 
 def look(evidence: Evidence, policy: Policy) -> Look:

@@ -40,19 +40,20 @@ def measure(
     identity: bool = False,
     deadline: float | None = None,
     now: Callable[[], float] = monotonic,
-    on_block: Callable[[int, int], None] = lambda _number, _open: None,
+    on_block: Callable[[int, int, int], None] = lambda _number, _open, _rest: None,
 ) -> Measured:
     """Measure blocks of what is open until nothing is, or until the deadline.
 
     A case that fails is not measured again. ``noisy`` are the keys of points that are
     known to be; ``deadline`` is one of ``now``; ``on_block`` is told the number of
-    each block and how many points it has.
+    each block, how many points it has, and how many turns these may still take.
     """
     found = Measured(times={p.key: Evidence(noisy=p.key in noisy) for p in points})
     clocked = {point.key: Evidence() for point in points}
     with blocks.scratch():
         while wanted := _open(found, points, policy):
-            on_block(found.blocks, len(wanted))
+            open_ = {point.key: found.times[point.key] for point in wanted}
+            on_block(found.blocks, len(wanted), decide.expected(open_, policy))
             first = identity and not found.blocks
             for point, reading in blocks.measure(found.blocks, wanted, identity=first):
                 _take(found, clocked, point.key, reading)

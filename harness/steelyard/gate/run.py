@@ -13,6 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from steelyard import units
 from steelyard.analyse.trial import Run
 from steelyard.analyse.verdict import CHANGED, Policy, Verdict
 from steelyard.declare import mode as modes
@@ -239,7 +240,17 @@ class _Lane:
         start: Callable[[Mapping[str, Side]], Pair] = Pair,
     ) -> tuple[tuple[Finding, ...], dict[str, Run]]:
         """Measure both sides until all is decided; ``known`` are the cases of base."""
-        deadline = monotonic() + self.chosen.budget if self.chosen.budget else None
+        began, done, budget = monotonic(), 0, self.chosen.budget
+        deadline = began + budget if budget else None
+
+        def on_block(number: int, count: int, rest: int) -> None:
+            nonlocal done
+            left = units.left(monotonic() - began, done, rest, budget)
+            done += count
+            self.say(
+                f"block {number + 1}: {count} of {len(points)} cases undecided{left}"
+            )
+
         runs_of = {side.name: self._run(side) for side in (base, head)}
         with session.recorded(self.store, runs_of) as keep:
             measured = measure(
@@ -249,9 +260,7 @@ class _Lane:
                 noisy=_noisy(self._calibration(), self.policy),
                 identity=True,
                 deadline=deadline,
-                on_block=lambda number, count: self.say(
-                    f"block {number + 1}: {count} of {len(points)} cases undecided"
-                ),
+                on_block=on_block,
             )
         return findings.of(points, measured, known, self.policy), runs_of
 

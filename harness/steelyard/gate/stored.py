@@ -14,8 +14,10 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
+from steelyard import units
 from steelyard.analyse import compare, kinds, verdict
 from steelyard.analyse.change_points import divide
 from steelyard.analyse.distributions import quantile
@@ -115,11 +117,15 @@ def measure(
     ]
 
     begun: set[int] = set()
+    began = monotonic()
 
     def on_turn(turn: PlannedTrial) -> None:
         if turn.block not in begun:
             begun.add(turn.block)
-            say(f"block {turn.block + 1} of {BLOCKS}: {len(points)} cases and modes")
+            done = turn.position
+            left = units.left(monotonic() - began, done, len(turns) - done)
+            cases = f"{len(points)} cases and modes"
+            say(f"block {turn.block + 1} of {BLOCKS}: {cases}{left}")
 
     place = (head.python, head.variables, head.path_of, head.root)
     keep = functools.partial(on_trial, HEAD)

@@ -5,7 +5,6 @@ Nothing is repainted by a thread: a repaint inside a window would be measured.
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from steelyard import units
 from steelyard.analyse.trial import Run
 from steelyard.declare.plan import Plan, PlannedTrial, Settings, once
 from steelyard.report import tables
@@ -37,7 +37,7 @@ class Progress:
         self, turns: int, budget: float | None, *, header_to_stderr: bool
     ) -> None:
         self._turns = turns
-        self._budget = math.inf if budget is None else budget
+        self._budget = budget
         self._header_to_stderr = header_to_stderr
         self._repaints = sys.stderr.isatty()
         self._block = -1
@@ -50,9 +50,11 @@ class Progress:
 
     def turn(self, turn: PlannedTrial) -> None:
         """Say which turn comes next, and how long the rest may take."""
-        where = (
-            f"[{turn.position + 1}/{self._turns}] block {turn.block}{self._left(turn)}"
-        )
+        done, now = turn.position, time.monotonic()
+        if not done:
+            self._began = now
+        left = units.left(now - self._began, done, self._turns - done, self._budget)
+        where = f"[{done + 1}/{self._turns}] block {turn.block}{left}"
         if self._repaints:
             line = f"{where} {turn.case.id} {turn.mode}"
             width = tables.console(stderr=True).width - 1
@@ -60,17 +62,6 @@ class Progress:
         elif turn.block != self._block:
             click.echo(where, err=True)
         self._block = turn.block
-
-    def _left(self, turn: PlannedTrial) -> str:
-        """Write the time that is left if turns go on to take as long as those so far."""
-        if not turn.position:
-            self._began = time.monotonic()
-            return ""
-        taken = time.monotonic() - self._began
-        rest = taken * (self._turns - turn.position) / turn.position
-        seconds = max(0.0, min(rest, self._budget - taken))
-        about = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-        return f", about {about} left"
 
     def end(self) -> None:
         """Leave the line."""
