@@ -19,8 +19,8 @@ from steelyard.declare import discovery
 from steelyard.declare.benchmark import select
 from steelyard.declare.mode import parse
 from steelyard.declare.plan import Settings, plan
-from steelyard.machine import keeper
-from steelyard.process import runner, wire
+from steelyard.machine import alive, keeper
+from steelyard.process import confirm, runner, wire
 from steelyard.process.worker import CaseCache
 from steelyard_device import cuda
 from steelyard_device.errors import DeviceError
@@ -483,3 +483,27 @@ def test_work_that_is_not_audited_is_not_confirmed():
         assert workers.confirmed(turn, replace(QUICK, audit=False), trial) is trial
         assert "audit" not in trial.extra
     assert trial.extra["checked"]
+@pytest.mark.parametrize(("least", "looks"), [(150.0, 1), (450.0, 2)])
+def test_cold_and_warm_launches_are_confirmed_together(least, looks, monkeypatch):
+    """Unless what explains the cold trial is too slow for the warm one."""
+    looked = []
+
+    def confirmed(_asked, trial, _mode):
+        looked.append(trial.mode)
+        return confirm.Confirmed(least, least)
+
+    monkeypatch.setattr(confirm, "confirm", confirmed)
+    monkeypatch.setattr(runner.Workers, "_worker", lambda _: 1)
+    monkeypatch.setattr(runner, "_CONFIRMED", {})
+    times = {"kernel/cold": 300, "kernel/warm": 100}
+    turns = plan(cases("good"), list(map(parse, times)), 2, seed=0)
+    with runner.Workers() as workers:
+        for turn in sorted(turns, key=lambda turn: str(turn.mode)):
+            mode = str(turn.mode)
+            given = trials.trial(ticks=(times[mode],) * 40, mode=mode)
+            found = workers.confirmed(turn, QUICK, given)
+            slow = mode == "kernel/warm" and least > 200
+            assert bool(found.doubts) is slow
+    assert looked == sorted(times)[:looks]
+
+

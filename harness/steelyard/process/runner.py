@@ -145,13 +145,20 @@ class Workers:
     def confirmed(self, turn: PlannedTrial, settings: Settings, trial: Trial) -> Trial:
         """Return a trial with what launches on new data say of it; see `confirm`.
 
-        Such launches are made once a run, by the worker that is there.
+        Such launches are made once a run, by the worker that is there. They are the
+        same for cold and for warm caches: both trials are held against the first's,
+        unless these took too long for the second.
         """
         mode = turn.mode
         asks = settings.check and settings.audit
         if not (asks and trial.usable) or mode.quantity == "build":
             return trial
-        key = (settings.scratch, str(self._folder), turn.case.id, str(mode))
+        other = replace(mode, cache="warm" if mode.cache == "cold" else "cold")
+        place = settings.scratch, str(self._folder), turn.case.id
+        key, twin = (*place, str(mode)), (*place, str(other))
+        known = _CONFIRMED.get(twin)
+        if known and not known.too_slow(trial, confirm.units(mode)):
+            _CONFIRMED.setdefault(key, known)
         if key not in _CONFIRMED:
             worker = self._worker()
             if worker is None:
