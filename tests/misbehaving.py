@@ -177,6 +177,7 @@ WORK = {
     "changes its input": then(lambda x, _: x.__setitem__((0, 0), 1)),
     "sorts its input": then(lambda x, _: x.sort()),
     "overruns": then(overrun),
+    "takes its time": then(lambda *_: time.sleep(0.1)),
     "spins": lambda *_, **__: spin(),
     "writes everywhere": then(write_everywhere),
     "patches json": then(lambda *_: patch(json, "dumps")),

@@ -1,3 +1,5 @@
+import contextlib
+import itertools
 import json
 import os
 import re
@@ -162,6 +164,16 @@ def test_a_case_that_hangs_is_ended_and_the_next_is_measured():
         fine = workers.measure(*good, QUICKEST)
     assert "no answer within 0.5 s; the worker was ended" in hung.error
     assert fine.error is None
+
+
+def test_launches_that_take_long_together_are_measured():
+    """Two dozen of 0.1 s in a turn: none is silent for as long as the timeout."""
+    slow, good = (plan(cases(h), LATENCY, 1, 0) for h in ("takes its time", "good"))
+    with runner.Workers() as workers:
+        workers.measure(*good, QUICKEST)
+        trial = workers.measure(*slow, replace(QUICK, timeout=1.5))
+    assert trial.error is None
+    assert trial.extra["wall_ns"] > 1.5e9
 
 
 def test_a_case_that_failed_is_left_out_of_later_blocks():
@@ -418,6 +430,36 @@ def test_a_message_that_never_ends_is_given_up(ends):
         there.receive(1e300)
 
 
+@pytest.mark.parametrize(("signs", "comes"), [(9, True), (0, False)])
+def test_a_sign_of_life_is_waited_behind_as_long_again(ends, signs, comes, monkeypatch):
+    """The answer may take any time, if nothing is silent for longer than asked."""
+    here, there, raw = ends
+    clock = itertools.count()  # each look at it takes a second
+    monkeypatch.setattr(wire, "monotonic", lambda: next(clock))
+    for _ in range(signs):
+        here.sign()
+    if comes:
+        here.send({"trial": 1})
+    else:
+        raw.sendall(message(b"{}")[:9])
+    with contextlib.nullcontext() if comes else pytest.raises(TimeoutError):
+        assert there.receive(4)["trial"] == 1
+    assert next(clock) > 4
+
+
+def test_signs_of_life_are_told_now_and_then(monkeypatch):
+    """Of steps of 3 s every fourth where 10 s are to lie between two; else none."""
+    told, clock = [], itertools.count(100, 3)
+    monkeypatch.setattr(alive, "monotonic", lambda: next(clock))
+    signs = alive.Signs(lambda: told.append(next(clock)), seconds=10)
+    for _ in range(9):
+        signs.step()
+    assert len(told) == 3
+    quiet = alive.Signs(lambda: told.append(None))
+    quiet.step()
+    assert None not in told
+
+
 def test_a_request_asks_for_the_same_turn():
     """Case, mode, block and position; tuples among the axes stay tuples."""
     (turn,) = plan(cases("good"), [parse("latency/warm/allocated/8")], 1, 0)
@@ -474,15 +516,6 @@ def test_cases_are_measured_in_rounds_and_fail_alone(tmp_path, other):
         assert said in by_how[other].error
 
 
-def test_work_that_is_not_audited_is_not_confirmed():
-    """A setting says so; its result is still compared."""
-    (turn,) = plan(cases("good"), LATENCY, 1, seed=0)
-    with runner.Workers() as workers:
-        trial = workers.measure(turn, replace(QUICK, audit=False))
-        assert trial.error is None
-        assert workers.confirmed(turn, replace(QUICK, audit=False), trial) is trial
-        assert "audit" not in trial.extra
-    assert trial.extra["checked"]
 @pytest.mark.parametrize(("least", "looks"), [(150.0, 1), (450.0, 2)])
 def test_cold_and_warm_launches_are_confirmed_together(least, looks, monkeypatch):
     """Unless what explains the cold trial is too slow for the warm one."""
@@ -507,3 +540,12 @@ def test_cold_and_warm_launches_are_confirmed_together(least, looks, monkeypatch
     assert looked == sorted(times)[:looks]
 
 
+def test_work_that_is_not_audited_is_not_confirmed():
+    """A setting says so; its result is still compared."""
+    (turn,) = plan(cases("good"), LATENCY, 1, seed=0)
+    with runner.Workers() as workers:
+        trial = workers.measure(turn, replace(QUICK, audit=False))
+        assert trial.error is None
+        assert workers.confirmed(turn, replace(QUICK, audit=False), trial) is trial
+        assert "audit" not in trial.extra
+    assert trial.extra["checked"]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.declare.mode import Mode
+from steelyard.machine.alive import SIGNS
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.one_case import placed
 from steelyard.measure.prepared import PreparedCase
@@ -77,6 +78,7 @@ def solve(
 ) -> None:
     """Launch on some problems, and keep what each launch left."""
     for number in numbers:
+        SIGNS.step()
         for name, data in area.given.items():
             write(name, np.asarray(data[number]))
         launch()

@@ -13,6 +13,7 @@ from steelyard import units
 from steelyard.declare import dtypes
 from steelyard.declare.handles import Handle, replaced
 from steelyard.errors import BenchmarkError
+from steelyard.machine.alive import SIGNS
 from steelyard.prepare import inputs
 from steelyard_device import cuda, memory
 
@@ -101,7 +102,8 @@ class Buffers:
         return array if indices is None else array[indices]
 
     def restore(self) -> None:
-        """Give every in-place argument its first data again."""
+        """Give every in-place argument its first data again, before a launch."""
+        SIGNS.step()
         for name, data in self._pristine.items():
             np.copyto(self.arrays[name], data)
 

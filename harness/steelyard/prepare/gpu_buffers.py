@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from steelyard.declare import dtypes
 from steelyard.declare.handles import Handle
+from steelyard.machine.alive import SIGNS
 from steelyard.prepare import inputs
 from steelyard.prepare.buffers import (
     SMALL,
@@ -55,6 +56,7 @@ class DeviceBuffers(Buffers):
 
     def restore(self) -> None:
         """Give every in-place argument its first data again, in the stream's order."""
+        SIGNS.step()
         for name, data in self._pristine.items():
             self.arrays[name].copy_from(data)
 

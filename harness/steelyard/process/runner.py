@@ -257,8 +257,8 @@ class Workers:
             self.renew()
             return {
                 "error": f"no answer within {settings.timeout:g} s; the worker was "
-                "ended. Look for a loop that does not stop; raise --timeout if a launch "
-                "takes seconds: the first turn of a case has about 25."
+                "ended. Look for a loop that does not stop, or raise --timeout if three "
+                "launches, or a reference, take as long."
             }
         except wire.Garbled as reason:
             return self._garbled(reason)

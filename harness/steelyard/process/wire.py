@@ -24,7 +24,7 @@ from steelyard.machine.printable import cleaned
 from steelyard.prepare.capsule_work import Sealed
 from steelyard.prepare.capsules import SUFFIX
 
-PROTOCOL: Final = 9
+PROTOCOL: Final = 10
 """Raised whenever a message changes: a worker may be of another environment.
 
 1. Turns and their trials.
@@ -36,6 +36,7 @@ PROTOCOL: Final = 9
 7. A setting says which role a worker has whose windows are taken in turn.
 8. ``ask`` may want a case's capsule; a path may be that of one.
 9. ``ask`` may want several cases measured in rounds; a setting leaves the audit out.
+10. An empty message is a sign of life: the answer is still to come.
 """
 
 TRIAL: Final = "trial"
@@ -92,18 +93,26 @@ class Pipe:
         self._end.settimeout(None)
         self._end.sendall(HEADER.pack(MARK, len(data)) + data)
 
+    def sign(self) -> None:
+        """Send a sign of life."""
+        self._end.sendall(HEADER.pack(MARK, 0))
+
     def receive(self, seconds: float | None = None) -> Message:
-        """Receive one message, all of it within ``seconds``.
+        """Receive one message, all of it within ``seconds`` of the last sign of life.
 
         Raises:
             EOFError: the other side is gone.
             TimeoutError: it did not come in time.
             Garbled: it is no message, or of another version.
         """
-        deadline = None if seconds is None else monotonic() + seconds
-        mark, length = HEADER.unpack(self._exactly(HEADER.size, deadline))
-        if mark != MARK or length > LARGEST:
-            raise Garbled("it is not a message, but what something else wrote there")
+        length = 0
+        while not length:
+            deadline = None if seconds is None else monotonic() + seconds
+            mark, length = HEADER.unpack(self._exactly(HEADER.size, deadline))
+            if mark != MARK or length > LARGEST:
+                raise Garbled(
+                    "it is not a message, but what something else wrote there"
+                )
         try:
             message = _DECODE(self._exactly(length, deadline).decode())
         except (ValueError, RecursionError):

@@ -27,6 +27,7 @@ from steelyard.declare.handles import CUDA
 from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.errors import SteelyardError
 from steelyard.machine import heap
+from steelyard.machine.alive import SIGNS
 from steelyard.machine.isolation import Isolation
 from steelyard.measure import inject
 from steelyard.measure.instruments import Instruments
@@ -48,6 +49,10 @@ from steelyard.process import capsules, confirm, origins, wire
 from steelyard.process.origins import Origins
 from steelyard_device import cuda
 from steelyard_device.errors import DeviceError
+
+SIGNS_A_TIMEOUT: Final = 20
+"""Signs of life in the time after which a silent worker is ended: each wakes the run,
+so that cases of short launches have none."""
 
 MEMORY_SHARE: Final = 4
 """Prepared cases may fill one part in this many of the memory that is free at start, or
@@ -344,6 +349,7 @@ def main(descriptor: str) -> None:
     """Answer the requests of the run until it closes its end."""
     os.set_inheritable(int(descriptor), False)
     pipe = wire.Pipe(socket.socket(fileno=int(descriptor)))
+    SIGNS.tell = pipe.sign
     _print_at_once()
     home = os.getpid()
     origins = Origins.stated()
@@ -358,6 +364,7 @@ def main(descriptor: str) -> None:
             gc.freeze()  # what is left at the end is not looked through
             return
         settings = Settings(**message["settings"])
+        SIGNS.seconds = settings.timeout / SIGNS_A_TIMEOUT
         answer: wire.Message
         try:
             if message["path"].endswith(SUFFIX):
