@@ -132,8 +132,8 @@ def test_the_shipped_suites_are_found_with_their_units_and_versions(tmp_path):
     )
     shell.python("-W", "error", "-c", script, check=True)
     rows = {row["name"]: row for row in json.loads(found.read_text())}
-    assert {name.split(".")[1] for name in rows} >= {
-        *("adam", "bias_layernorm", "build", "copy", "dispatch", "scale", "softmax"),
+    assert {name.split(".")[1] for name in rows} == {
+        *("adam", "bias_layernorm", "build", "copy", "scale", "softmax", "triad"),
     }
     assert all(name.startswith("asv_suite.") for name in rows)
     assert {row["unit"] for row in rows.values()} == {"seconds"}
@@ -169,7 +169,8 @@ def test_a_round_is_measured_when_its_first_point_is_asked_for(move, monkeypatch
     first = {names[0]: "it hung", **dict.fromkeys(names[1:], 1.0)}
     rounds = []
 
-    def measure(asked):
+    def measure(asked, *, audit):
+        assert not audit  # the first round was
         rounds.append({asv.key(case.id, str(mode)) for case, mode in asked})
         return dict.fromkeys(names[1:], 1.0 + len(rounds))
 
@@ -183,6 +184,19 @@ def test_a_round_is_measured_when_its_first_point_is_asked_for(move, monkeypatch
     assert seen == [[1.0]] * count + [[2.0]] * count + [[3.0]] * count
     assert len(rounds) == 2
     assert all(names[0] not in asked and names[1] in asked for asked in rounds)
+
+
+def test_a_pattern_leaves_cases_and_benchmarks_out(move):
+    """Their points are skipped, and no round measures them."""
+    adapter = move.adapter
+    assert set(asv.families(adapter)) > {"move"}
+    (one,) = asv.families(adapter, pattern="move and not assign").values()
+    assert one.params == move.params
+    skipped = {point[1] for point in one.skip_params}
+    assert skipped - {point[1] for point in move.skip_params} <= {"assign"}
+    assert "assign" in skipped
+    points = asv.selected(adapter, [], one.pattern)
+    assert {case.id for case, _ in points} == {"move[n=10,impl=copyto]"}
 
 
 @pytest.mark.parametrize("rounds", [6, 0])

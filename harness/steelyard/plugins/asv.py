@@ -27,10 +27,12 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypedDict
 
+from steelyard.analyse import expression
 from steelyard.analyse.trial import Trial
 from steelyard.clocks import gpu as clocks
 from steelyard.declare import config, discovery
@@ -85,8 +87,13 @@ Times = Mapping[str, float | str]
 """One round: the seconds of each point (see `key`), or why there are none."""
 
 
-def families(adapter: str, rounds: int = ROUNDS) -> dict[str, type[Family]]:
+def families(
+    adapter: str, rounds: int = ROUNDS, pattern: str = ""
+) -> dict[str, type[Family]]:
     """Return one class for each benchmark in the folder of the file ``adapter``.
+
+    It has the cases that ``pattern`` selects, as ``-k`` of `steelyard run` does; every
+    round measures all of them, so that a history has to leave some to other tools.
 
     Raises:
         SteelyardError: a module of the folder cannot be imported, it has none, the
@@ -97,18 +104,23 @@ def families(adapter: str, rounds: int = ROUNDS) -> dict[str, type[Family]]:
         raise SteelyardError(
             f"rounds is {rounds}: asv cannot see a change in so many. Take {ROUNDS}."
         )
-    found = _discovered(adapter)
-    return {one.name: _family(one, adapter, rounds) for one in found}
+    found = _discovered(adapter, pattern)
+    return {one.name: _family(one, c, adapter, rounds, pattern) for one, c in found}
 
 
-def _discovered(adapter: str) -> list[Benchmark]:
-    """Return the benchmarks beside an adapter, and hold workers to asv's environment."""
+def _discovered(adapter: str, pattern: str) -> list[tuple[Benchmark, list[Case]]]:
+    """Return the benchmarks beside an adapter, each with its cases that are selected.
+
+    Workers are held to asv's environment.
+    """
     origins = _origins(Path(adapter).resolve())
     found = discovery.discover([str(Path(adapter).parent)])
     if refusal := origins.refusal():
         raise SteelyardError(refusal)
     os.environ.update(origins.variable())
-    return found
+    wanted = expression.parse(pattern) if pattern else bool
+    chosen = [(one, [c for c in one.cases() if wanted(c.id)]) for one in found]
+    return [(one, cases) for one, cases in chosen if cases]
 
 
 def _origins(adapter: Path) -> Origins:
@@ -138,6 +150,7 @@ class Family:
     """One benchmark, as asv reads classes."""
 
     adapter: ClassVar[str]
+    pattern: ClassVar[str]
     benchmark: ClassVar[Benchmark]
     params: ClassVar[list[list[Any]]]
     param_names: ClassVar[list[str]]
@@ -150,7 +163,7 @@ class Family:
 
     def setup_cache(self) -> Times:
         """Measure the first round; asv keys this by line, so all families share it."""
-        return measure(selected(self.adapter, asked_for()))
+        return measure(selected(self.adapter, asked_for(), self.pattern))
 
     setup_cache.timeout = PATIENCE  # type: ignore[attr-defined] # where asv looks for it
 
@@ -164,11 +177,31 @@ class Family:
         case = Case(self.benchmark, dict(zip(self.benchmark.axes, values, strict=True)))
         wanted = key(case.id, mode)
         number = _times_asked(wanted)
-        times = first if number == 1 else _later(self.adapter, number, first)
+        times = first if number == 1 else self._later(number, first)
         found = times.get(wanted, f"{case.id} was not measured in {mode}.")
         if isinstance(found, str):
             raise BenchmarkError(found)
         return Samples(samples=[found], number=1)
+
+    def _later(self, number: int, first: Times) -> Times:
+        """Return a later round, measuring it for the first point that asks for it.
+
+        What failed in the first is not tried again, and nothing is audited again.
+        """
+        file = Path(f"round-{number}.json")
+        if not file.exists():
+            points = [
+                (case, mode)
+                for case, mode in selected(self.adapter, asked_for(), self.pattern)
+                if not isinstance(first.get(key(case.id, str(mode))), str)
+            ]
+            broken = {
+                point: why for point, why in first.items() if isinstance(why, str)
+            }
+            found = {**broken, **measure(points, audit=False)}
+            files.replace(file, json.dumps(found).encode())
+        times: Times = json.loads(file.read_text(encoding="utf-8"))
+        return times
 
 
 def key(case: str, mode: str) -> str:
@@ -176,9 +209,11 @@ def key(case: str, mode: str) -> str:
     return f"{case} {mode}"
 
 
-def selected(adapter: str, patterns: Sequence[str]) -> list[tuple[Case, Mode]]:
+def selected(
+    adapter: str, patterns: Sequence[str], pattern: str = ""
+) -> list[tuple[Case, Mode]]:
     """Return the points of a folder that asv asks for with ``-b`` these patterns."""
-    found = [case for one in _discovered(adapter) for case in one.cases()]
+    found = [case for _, cases in _discovered(adapter, pattern) for case in cases]
     cases, _ = able(found)
     points = [(case, mode) for case in cases for mode in case.modes()]
     chosen = [p for p in points if _matches(patterns, adapter, *p)]
@@ -232,8 +267,11 @@ def _ancestors(processes: Path) -> Iterator[list[str]]:
         parent = int(facts.rpartition(")")[2].split()[1])  # its name may have anything
 
 
-def measure(points: Sequence[tuple[Case, Mode]]) -> Times:
-    """Measure one round: every point once, on one worker that begins with it."""
+def measure(points: Sequence[tuple[Case, Mode]], *, audit: bool = True) -> Times:
+    """Measure one round: every point once, on one worker that begins with it.
+
+    Rounds of one folder share what references expect.
+    """
     # What most of asv's processes, which look one number up, would wait for.
     from steelyard.declare.plan import Settings
     from steelyard.machine import lock
@@ -249,12 +287,11 @@ def measure(points: Sequence[tuple[Case, Mode]]) -> Times:
     # Another order in every round: a case's neighbours must not be part of its time.
     whole = plan(cases, None, 1, seed=int.from_bytes(os.urandom(4)))
     turns = tuple(turn for turn in whole if (turn.case.id, turn.mode) in wanted)
-    settings = Settings()
+    settings = Settings(scratch=str(Path.cwd()), audit=audit)
     if any(map(needs_gpu, cases)):
         chosen = config.load()
-        settings = Settings(
-            gpu=gpu.choose(chosen.gpu), clock=clocks.known(chosen.clock)
-        )
+        index, clock = gpu.choose(chosen.gpu), clocks.known(chosen.clock)
+        settings = replace(settings, gpu=index, clock=clock)
     with lock.measuring(wait=PATIENCE):
         runner.run(turns, settings, keep, lambda _turn: None)
     return times
@@ -281,32 +318,18 @@ def _times_asked(point: str) -> int:
     return int(counts[point])
 
 
-def _later(adapter: str, number: int, first: Times) -> Times:
-    """Return a later round, measuring it for the first point that asks for it.
-
-    What failed in the first is not tried again.
-    """
-    file = Path(f"round-{number}.json")
-    if not file.exists():
-        points = [
-            (case, mode)
-            for case, mode in selected(adapter, asked_for())
-            if not isinstance(first.get(key(case.id, str(mode))), str)
-        ]
-        broken = {point: why for point, why in first.items() if isinstance(why, str)}
-        found = {**broken, **measure(points)}
-        files.replace(file, json.dumps(found).encode())
-    times: Times = json.loads(file.read_text(encoding="utf-8"))
-    return times
-
-
-def _family(benchmark: Benchmark, adapter: str, rounds: int) -> type[Family]:
+def _family(
+    benchmark: Benchmark,
+    cases: Sequence[Case],
+    adapter: str,
+    rounds: int,
+    pattern: str,
+) -> type[Family]:
     """Return the class whose parameters are the benchmark's axes and the mode.
 
     Cases may ask for different modes; asv skips the points that none asked for, and
     those of a GPU where there is none: they have no number and did not fail.
     """
-    cases = benchmark.cases()
     here, _ = able(cases)
     asked = {(*case.axes.values(), str(mode)) for case in here for mode in case.modes()}
     params = [list(axis.values) for axis in benchmark.axes.values()]
@@ -314,6 +337,7 @@ def _family(benchmark: Benchmark, adapter: str, rounds: int) -> type[Family]:
     members = {
         "__doc__": benchmark.doc,
         "adapter": adapter,
+        "pattern": pattern,
         "benchmark": benchmark,
         "params": params,
         "param_names": [*benchmark.axes, "mode"],
