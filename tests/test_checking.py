@@ -1,12 +1,16 @@
 import gc
+import math
 import re
 import weakref
 
 import numpy as np
 import pytest
 from fakes import launching, prepared
+from hypothesis import given
+from hypothesis import strategies as st
 
 from steelyard import BenchmarkError, Builder
+from steelyard.prepare import checking
 from steelyard.prepare.buffers import Buffers
 from steelyard.prepare.checking import (
     ULPS,
@@ -362,6 +366,25 @@ def test_sums_that_are_right_on_one_draw_are_right_on_any(work, shapes):
     for _, wanted, (x, *more) in every:
         x.reshape(-1)[0] = 0
         assert wrong(work(x, *more), wanted).startswith("on new data, over an older")
+
+
+EDGES = [0.0, -0.0, 1.0, 1.5, -3.0, 65504.0, 1e30, 1e308, math.inf, -math.inf, math.nan]
+
+
+@given(
+    pairs=st.lists(st.tuples(*2 * [st.sampled_from(EDGES) | st.floats()]), min_size=1),
+    dtype=st.sampled_from(["float16", "float32", "float64", "int32", "uint64", "bool"]),
+    rtol=st.sampled_from([0.0, 2.0**-10, 0.5, 1.0, 3.0]),
+    atol=st.sampled_from([0.0, 2.0**-10, 0.5, 1e300]),
+)
+def test_what_is_surely_near_is_close(pairs, dtype, rtol, atol):
+    """A quick look finds the same places as the rule alone, whatever the numbers."""
+    with np.errstate(all="ignore"):
+        got, wanted = np.array(pairs, np.float64).T
+        got = got.astype(dtype)
+        wanted = wanted if got.dtype.kind == "f" else wanted.astype(dtype)
+    places = np.flatnonzero(~checking._close(got, wanted, rtol, atol))
+    assert checking._places(got, wanted, rtol, atol).tolist() == places.tolist()
 
 
 def test_the_worst_element_is_named_and_what_it_may_be_off():
