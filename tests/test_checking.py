@@ -387,6 +387,31 @@ def test_what_is_surely_near_is_close(pairs, dtype, rtol, atol):
     assert checking._places(got, wanted, rtol, atol).tolist() == places.tolist()
 
 
+@given(
+    seed=st.integers(0, 999),
+    off=st.sampled_from([0.0, 1e-7, 1e-5, 1e-3, math.nan]),
+    rtol=st.sampled_from([None, 0.0, 1e-5]),
+    atol=st.sampled_from([None, 0.0, 1e-5]),
+)
+def test_what_is_surely_right_on_new_data_is_not_wrong(seed, off, rtol, atol):
+    """A quick look at all problems passes none that a close one at each refuses."""
+    draw = np.random.default_rng(seed)
+    wanted = draw.standard_normal((5, 7))
+    got = wanted.astype(np.float32)
+    got[4, 3] += off
+    typical = float(np.median([checking.root_mean_square(one) for one in wanted]))
+    sure = checking.surely_right_on_new_data(got, wanted, rtol, atol, typical)
+    said = [
+        checking.wrong_on_new_data({"y": one}, [two], rtol, atol, [typical])
+        for one, two in zip(got, wanted, strict=True)
+    ]
+    assert not (sure and any(said))
+    if rtol is None is atol and off < 1e-6:
+        assert sure
+    if off > 1e-4 or math.isnan(off):
+        assert not sure
+
+
 def test_the_worst_element_is_named_and_what_it_may_be_off():
     """It says which tolerance the work would meet."""
     got, wanted = np.array([1, 2, 3, 4], np.float32), np.array([1, 2.05, 4, np.nan])

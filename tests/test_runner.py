@@ -540,6 +540,19 @@ def test_cold_and_warm_launches_are_confirmed_together(least, looks, monkeypatch
     assert looked == sorted(times)[:looks]
 
 
+def test_one_wrong_element_of_many_problems_is_named():
+    """All are looked at together, and one by one if any may be wrong."""
+    about = {"handles": [["y", "output", [7], "float32"]], "results": ["y"]}
+    case = confirm._Case(about | {"tolerances": [None, None], "device": "cpu"})
+    wanted = np.random.default_rng(0).standard_normal((40, 7))
+    got = {"y": wanted.astype(np.float32)}
+    problem = confirm._Problem({}, [wanted], [1.0], 40)
+    assert case.any_wrong(got, problem, 40) == ""
+    got["y"][39, 2] += 1
+    assert "y is wrong in 1 of 7 elements: at [2]" in case.any_wrong(got, problem, 40)
+    assert case.any_wrong(got, problem, 39) == ""
+
+
 def test_work_that_is_not_audited_is_not_confirmed():
     """A setting says so; its result is still compared."""
     (turn,) = plan(cases("good"), LATENCY, 1, seed=0)

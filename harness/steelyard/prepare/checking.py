@@ -180,6 +180,23 @@ def expected_of(description: Description, data: Mapping[str, Array]) -> list[Arr
     return list(_asked(check, description.results, args))
 
 
+def surely_right_on_new_data(
+    got: Array,
+    wanted: Array,
+    rtol: float | None,
+    atol: float | None,
+    typical: float,
+) -> bool:
+    """Whether nothing of one result is wrong on any of several data: a quick look.
+
+    They lie behind one another; none of them is allowed less than a ``typical`` one.
+    """
+    epsilon = WIDER * ULPS * _epsilon(got.dtype)
+    near = epsilon if rtol is None else WIDER * rtol
+    least = epsilon * typical if atol is None else WIDER * atol
+    return bool(_surely(got, wanted, near, least).all())
+
+
 def wrong_on_new_data(
     got: Mapping[str, Array],
     wanted: Sequence[Array],
@@ -262,7 +279,9 @@ def _close(got: Array, wanted: Array, rtol: float, atol: float) -> NDArray[np.bo
             wanted.astype(got.dtype) if floating else wanted
         )
         if atol or rtol:
-            near = np.abs(exact - wanted) <= atol + rtol * np.abs(wanted)
+            # Of the least integer the magnitude is no integer of its type.
+            size = np.abs(wanted, dtype=np.float64)
+            near = np.abs(exact - wanted) <= atol + rtol * size
             close |= near & np.isfinite(wanted)
     close |= np.isnan(exact) & np.isnan(wanted)
     return close

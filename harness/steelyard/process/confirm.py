@@ -263,6 +263,20 @@ class _Case:
             return 0
         return max(problems.FEW, min(max(FEWEST, min(enough, MOST)), BYTES // each))
 
+    def any_wrong(self, got: Mapping[str, Any], problem: _Problem, count: int) -> str:
+        """Say what is wrong in the first of so many problems in which anything is."""
+        rtol, atol = self._tolerances
+        every = zip(self.results, problem.wanted, problem.typical, strict=True)
+        if all(
+            checking.surely_right_on_new_data(
+                got[name][:count], wanted[:count], rtol, atol, typical
+            )
+            for name, wanted, typical in every
+        ):
+            return ""
+        wrong = (self.wrong(got, problem, number) for number in range(count))
+        return next(filter(None, wrong), "")
+
     def wrong(self, got: Mapping[str, Any], problem: _Problem, number: int) -> str:
         """Say which result of a problem is wrong; nothing of right or unknown ones."""
         left = {name: np.asarray(got[name][number]) for name in self.results}
@@ -309,8 +323,7 @@ class _Rounds:
             alone = min(alone, (less - nothing - beside) / each)
             solved += each
         self._take(0, 0, ends=True)
-        wrong = (case.wrong(self._left, self._problem, n) for n in range(solved))
-        error = self._error or next(filter(None, wrong), "")
+        error = self._error or case.any_wrong(self._left, self._problem, solved)
         if not math.isfinite(least):
             return 0.0, 0.0, error
         return max(0.0, least), max(0.0, alone), error
