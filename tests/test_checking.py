@@ -400,7 +400,7 @@ def test_what_is_surely_right_on_new_data_is_not_wrong(seed, off, rtol, atol):
     got = wanted.astype(np.float32)
     got[4, 3] += off
     typical = float(np.median([checking.root_mean_square(one) for one in wanted]))
-    sure = checking.surely_right_on_new_data(got, wanted, rtol, atol, typical)
+    sure = checking.surely_right_on_new_data(got, wanted, (rtol, atol), typical)
     said = [
         checking.wrong_on_new_data({"y": one}, [two], rtol, atol, [typical])
         for one, two in zip(got, wanted, strict=True)

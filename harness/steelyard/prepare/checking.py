@@ -181,16 +181,13 @@ def expected_of(description: Description, data: Mapping[str, Array]) -> list[Arr
 
 
 def surely_right_on_new_data(
-    got: Array,
-    wanted: Array,
-    rtol: float | None,
-    atol: float | None,
-    typical: float,
+    got: Array, wanted: Array, tolerances: Sequence[float | None], typical: float
 ) -> bool:
     """Whether nothing of one result is wrong on any of several data: a quick look.
 
     They lie behind one another; none of them is allowed less than a ``typical`` one.
     """
+    rtol, atol = tolerances
     epsilon = WIDER * ULPS * _epsilon(got.dtype)
     near = epsilon if rtol is None else WIDER * rtol
     least = epsilon * typical if atol is None else WIDER * atol
@@ -260,13 +257,8 @@ def _places(got: Array, wanted: Array, rtol: float, atol: float) -> NDArray[np.i
 def _surely(got: Array, wanted: Array, rtol: float, atol: float) -> NDArray[np.bool_]:
     """Whether elements are finite and nearer than allowed: most are, and soon found."""
     with np.errstate(all="ignore"):
-        off = got.astype(np.float64)
-        off -= wanted
-        np.abs(off, out=off)
-        allowed = np.abs(wanted, dtype=np.float64)
-        allowed *= rtol
-        allowed += atol
-        sure: NDArray[np.bool_] = off < allowed
+        off = np.abs(got.astype(np.float64) - wanted)
+        sure: NDArray[np.bool_] = off < atol + rtol * np.abs(wanted, dtype=np.float64)
     return sure
 
 

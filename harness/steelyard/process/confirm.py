@@ -265,11 +265,10 @@ class _Case:
 
     def any_wrong(self, got: Mapping[str, Any], problem: _Problem, count: int) -> str:
         """Say what is wrong in the first of so many problems in which anything is."""
-        rtol, atol = self._tolerances
         every = zip(self.results, problem.wanted, problem.typical, strict=True)
         if all(
             checking.surely_right_on_new_data(
-                got[name][:count], wanted[:count], rtol, atol, typical
+                got[name][:count], wanted[:count], self._tolerances, typical
             )
             for name, wanted, typical in every
         ):
