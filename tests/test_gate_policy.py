@@ -344,7 +344,10 @@ def test_improvements_vanished_cases_and_forbidden_code_can_be_meant(project):
         ([CASE, "--reason", " "], "--reason is empty"),
         ([CASE], "Missing option '--reason'"),
         ([CASE, "-m", "latency/warm", "--reason", "x"], f"{CASE} is regression in"),
-        ([CASE, "--reason", "x", "--from", "none.json"], "none.json is missing"),
+        (
+            [CASE, "--reason", "x", "--from", "none.json"],
+            "no outcome of a gate at none.json",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_a_sentence(project, arguments, words):
