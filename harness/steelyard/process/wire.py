@@ -105,7 +105,7 @@ class Pipe:
             TimeoutError: it did not come in time.
             Garbled: it is no message, or of another version.
         """
-        length = 0
+        length, deadline = 0, None
         while not length:
             deadline = None if seconds is None else monotonic() + seconds
             mark, length = HEADER.unpack(self._exactly(HEADER.size, deadline))
