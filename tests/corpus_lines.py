@@ -138,6 +138,11 @@ LINES = [
         "33,63 63,8; 160,64 64,64",
     ),
     Row(
+        "lines of products in another order",
+        lambda a, w: xp.roll(xp.reshape(xp.cumulative_sum(a @ w, axis=1), (-1,)), 3),
+        "2,3 3,4; 3,127 127,64",
+    ),
+    Row(
         "running product",
         lambda x: xp.cumulative_prod(x, axis=-1),
         "5,9; 3,1",

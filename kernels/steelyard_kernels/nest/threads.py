@@ -62,10 +62,14 @@ class Threads:
         """Have a loop's threads walk the lines of axes of their own, before it is opened.
 
         All of them walk one line: the places of those around it are each thread's own.
+        They cannot where they reduce together for each element of the line.
         """
         cuts = list(self.cuts)
+        own = set(map(NAMES.index, cuts[loop].axes))
+        reduced = [value.axes for value in nest.values if own & {*value.over}]
+        lines = nest.lined - nest.alone.union(*reduced)
         for k, cut in enumerate(cuts):
-            if NAMES.index(cut.axes[0]) in nest.lined - nest.alone:
+            if NAMES.index(cut.axes[0]) in lines:
                 self.groups[k], self.number[k] = self.groups[loop], self.number[loop]
                 threads = self.groups[loop].count, Place.THREAD
                 cuts[k] = Cut(cut.axes, (threads, *cut.factors[-1:]))
