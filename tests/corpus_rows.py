@@ -408,6 +408,14 @@ ROWS = [
         "3,33 33; 4,96 4,96",
         times=3,
     ),
+    Row(
+        "rows beside counts that begin elsewhere",
+        lambda x: (
+            xp.where(xp.arange(129)[1:] < 97, x, 0.0)
+            / xp.sum(xp.exp(x), -1, keepdims=True)
+        ),
+        "128; 2,128",
+    ),
     Row("moments", moments, "4,100; 3,17; 1,33; 7,2; 5,257", FLOATS),
     Row("extremes", extremes, "3,33; 1,2; 7,96; 4,257", data="special"),
     Row(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Final
 
-from steelyard_kernels.expression.expr import Input
+from steelyard_kernels.expression.expr import Along, Input
 from steelyard_kernels.nest.axes import NAMES, Nest
 from steelyard_kernels.nest.keep import has_rows
 from steelyard_kernels.schedule import transposition
@@ -135,8 +135,9 @@ def _unaligned(nest: Nest, cut: Cut, *, aligned: bool) -> str:
             f"needs arrays that start at multiples of {VECTOR_BYTES} bytes, and one "
             "does not; align it, choose 1 element a vector"
         )
-    offsets = [value.offset for value in nest.values if value.source is not None]
-    for offset in (*offsets, *(output.offset for output in nest.outputs)):
+    arrays = [v for v in nest.values if isinstance(v.source, Along | Input)]
+    for each in (*arrays, *nest.outputs):
+        offset = each.offset
         if offset.step(axis) != 1:
             continue
         alone = {axis, *[k for k, extent in enumerate(nest.extents) if extent == 1]}
