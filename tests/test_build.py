@@ -121,6 +121,9 @@ def test_built_is_a_record_of_what_was_done():
     assert built.code.entry in built.text
     assert [slot.kind for slot in built.slots] == ["input", "output", "extent"]
     assert len(built.code_hash) == 32
+    assert repr(built) == (
+        f"<artifact softmax for cpu: {built.schedule.label}, chosen by heuristic>"
+    )
 
 
 def test_a_failure_is_data():

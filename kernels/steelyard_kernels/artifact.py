@@ -83,6 +83,13 @@ class Artifact:
     order: tuple[tuple[int, ...], ...] = ()
     chosen_by: str = "caller"
 
+    def __repr__(self) -> str:
+        """Return what was built in a line; its text and code take pages."""
+        name, label = self.program.name, self.schedule.label
+        return (
+            f"<artifact {name} for {self.target}: {label}, chosen by {self.chosen_by}>"
+        )
+
     @property
     def strategy(self) -> str:
         """The family of schedules."""
