@@ -120,7 +120,7 @@ LINES = [
     Row(
         "running in place",
         lambda x: {"x": xp.cumulative_sum(x, axis=1)},
-        "5,33",
+        "5,33; 693,4",
     ),
     Row(
         "sum of running sums",

@@ -286,9 +286,15 @@ class GpuEmitter(Emitter):
         """Emit which lanes are read: all of a vector that holds some of a row's.
 
         Those before and behind the row are of others, and nobody asks for them. One by one
-        lanes would be waited for before the loads behind them are on their way.
+        lanes would be waited for before the loads behind them are on their way. What is
+        overwritten is not read for a place that stands for none: another thread has it.
         """
         b, last, array = self.b, len(self.axes) - 1, value.source
+        updates = [output.updates for output in self.nest.program.outputs]
+        overwritten = isinstance(array, Input) and array.index in updates
+        if overwritten and 0 in loops:
+            mask = super().reached(value, loops, at)
+            return b.both(mask, self.open[0].live[at[0]])
         if (
             self.back is None
             or last not in loops
@@ -296,7 +302,7 @@ class GpuEmitter(Emitter):
             or not isinstance(array, Input)
             or is_column(self.nest, value)
             or prod(array.shape) % self.open[last].lanes
-            or any(o.updates == array.index for o in self.nest.program.outputs)
+            or overwritten
         ):
             return super().reached(value, loops, at)
         place = self.open[last].places[at[last]]
