@@ -69,6 +69,11 @@ def chain(x, w):
     return xp.tanh(x @ w) @ w
 
 
+def scores(x, y):
+    """Return the products of all rows by each other, weighed."""
+    return x @ x.mT * y
+
+
 def pooled(x):
     """Return the mean over words of what depends on how many there are."""
     return xp.sum(x, axis=1) / x.shape[1], xp.mean(x * x, axis=(0, 1))
@@ -99,6 +104,7 @@ ROWS = {
     "total": (total, [(N, S, 5)]),
     "depth of a product": (product, [(N, S), (S, 48)]),
     "attention of words": (attention, [(N, 4, S, 16)] * 3),
+    "scores": (scores, [(N, S, 32), (N, S, S)]),
     "running totals": (lambda x: xp.cumulative_sum(x, axis=-1), [(N, S)]),
     "layer": (layer, [(N, S, 32), (32, 32), (32, 32)]),
     "pooled": (pooled, [(N, S, 24)]),
@@ -228,6 +234,16 @@ def test_one_code_serves_all_extents_on_a_gpu(name):
         expected = evaluate(program, [array.astype(float) for array in arrays])["out"]
         near = 2e-3 if dtype == "float16" else 1e-4
         np.testing.assert_allclose(found.astype(float), expected, rtol=near, atol=near)
+
+
+def test_products_of_rows_and_columns_that_calls_know_are_of_blocks():
+    """Registers have blocks of sums at all extents, one memory what these multiply."""
+    ranged = made(*ROWS["scores"])
+    arrays = drawn(ROWS["scores"][1], (3, 5))
+    specs = [(array.shape, dtypes.of(array.dtype)) for array in arrays]
+    asked = Request(ranged.program(*specs), None, parse("cpu"))
+    (part,) = ranged.ranged(specs, asked).parts
+    assert part.built.schedule.multiplies_blocks
 
 
 def test_programs_of_several_launches_are_built_for_gpus():

@@ -114,7 +114,9 @@ def _ranged(
     plans = [plan for plan in found if plan is not None]
     if not plans:
         own = {point: every[0] for point, every in fresh.items() if every}
-        return Ranged(alike, None, (_part(made, own, at, bounds, asked),))
+        like = _largest(trace, at, bounds, None, asked)
+        part = _part(made, own, like[0] if like else made[0], fitter, asked)
+        return Ranged(alike, None, (part,))
     repeats = any(plan.repeats for plan in plans)
     if repeats or len(plans) < len(found) or len({_form(e) for e in plans}) > 1:
         why = (
@@ -125,6 +127,7 @@ def _ranged(
         most = plans[0]
     if not _has_room(most, plans, fitter):
         raise _unlike(made[0], at, "fewer elements need more memory")
+    like = _largest(trace, at, bounds, plans[0], asked)
     distinct: dict[tuple[str, ...], Part] = {}
     parts = []
     for number, each in enumerate(zip(*[p.launches for p in plans], strict=True)):
@@ -132,7 +135,8 @@ def _ranged(
         key = tuple([described(program) for program in programs])
         if key not in distinct:
             own = {point: every[number] for point, every in fresh.items() if every}
-            distinct[key] = _part(programs, own, at, bounds, asked)
+            chosen = simplify(like[number] if like else programs[0])
+            distinct[key] = _part(programs, own, chosen, fitter, asked)
         parts.append(distinct[key])
     return Ranged(alike, most, tuple(parts))
 
@@ -188,6 +192,25 @@ def _launched(program: Program, like: Plan | None, asked: Request) -> list[Progr
     return [launch.program for launch in plan.launches]
 
 
+def _largest(
+    trace: Callable[[Point], Program],
+    at: Sequence[Point],
+    bounds: Point,
+    like: Plan | None,
+    asked: Request,
+) -> list[Program]:
+    """Return the launches at the largest extents that there are; none if they are unlike.
+
+    Memory that has room for all of theirs has it at all others.
+    """
+    ends = zip(*at, bounds, strict=True)
+    try:
+        program = simplify(trace(tuple(map(max, ends))))
+        return _launched(program, like, asked)
+    except KernelError:
+        return []
+
+
 def _has_room(most: Plan, plans: Sequence[Plan], fitter: Fitter) -> bool:
     """Say whether the memory between launches is enough at all extents."""
     for room, *every in zip(most.buffers, *[p.buffers for p in plans], strict=True):
@@ -213,19 +236,23 @@ def _form(plan: Plan) -> tuple[Any, ...]:
 def _part(
     programs: Sequence[Program],
     fresh: Mapping[Point, Program],
-    at: Sequence[Point],
-    bounds: Point,
+    like: Program,
+    found: Fitter,
     asked: Request,
 ) -> Part:
-    """Return the text of one launch, under the best schedule that one kernel fits."""
-    why, fitter = "", Fitter(at, bounds)
+    """Return the text of one launch, under the best schedule that one kernel fits.
+
+    They are those of a program `like` these, see `_largest`.
+    """
+    why, at, bounds = "", found.points, found.bounds
+    fitter = Fitter(at, bounds)
     whole, programs = programs[0], [simplify(program) for program in programs]
     carries = strategies.strategy(programs[0]) == "carries"
     nests = [] if carries else [nest_of(program) for program in programs]
     if not _lengths(nests, fitter, ()):
         raise _unlike(programs[0], at, "axes of its loops are unlike")
     best = 0.0
-    for schedule, total in islice(_schedules(programs[0], asked), TRIED):
+    for schedule, total in islice(_schedules(like, asked), TRIED):
         best = best or total
         try:
             _lengths(nests, fitter, [cut.axes for cut in schedule.cuts])
