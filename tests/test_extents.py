@@ -104,6 +104,10 @@ ROWS = {
     "total": (total, [(N, S, 5)]),
     "depth of a product": (product, [(N, S), (S, 48)]),
     "attention of words": (attention, [(N, 4, S, 16)] * 3),
+    "softmax across words": (
+        lambda x: softmax((x + xp.sum(x, axis=1, keepdims=True)).mT).mT,
+        [(N, 2, S, 17)],
+    ),
     "scores": (scores, [(N, S, 32), (N, S, S)]),
     "running totals": (lambda x: xp.cumulative_sum(x, axis=-1), [(N, S)]),
     "layer": (layer, [(N, S, 32), (32, 32), (32, 32)]),

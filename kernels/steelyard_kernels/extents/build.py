@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from math import prod
 from random import Random
 from typing import Any, Final
@@ -37,7 +36,7 @@ from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan.launches import Plan
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.parameters import Lowered
-from steelyard_kernels.schedule.schedule import Schedule
+from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
 from steelyard_kernels.targets import device
 from steelyard_kernels.toolchains import toolchain
 
@@ -252,7 +251,7 @@ def _part(
     if not _lengths(nests, fitter, ()):
         raise _unlike(programs[0], at, "axes of its loops are unlike")
     best = 0.0
-    for schedule, total in islice(_schedules(like, asked), TRIED):
+    for schedule, total in _schedules(like, asked):
         best = best or total
         try:
             _lengths(nests, fitter, [cut.axes for cut in schedule.cuts])
@@ -320,10 +319,29 @@ def _schedules(program: Program, asked: Request) -> Iterator[tuple[Schedule, flo
     if asked.schedule is not None:
         yield asked.schedule, 0.0
         return
-    for schedule, found in strategies.rank(
-        program, device(asked.target), aligned=asked.aligned
-    ):
-        yield schedule, found.total
+    ranked = [
+        (schedule, found.total)
+        for schedule, found in strategies.rank(
+            program, device(asked.target), aligned=asked.aligned
+        )[:TRIED]
+    ]
+    yield from ranked
+    seen = {schedule for schedule, _ in ranked}
+    for schedule, total in ranked:
+        if (single := _single(schedule)) not in seen:
+            seen.add(single)
+            yield single, total * schedule.cuts[0].at(Place.REGISTER)
+
+
+def _single(schedule: Schedule) -> Schedule:
+    """Return a schedule that takes one index of the first loop at a time.
+
+    Where several are taken what is left of them differs from extent to extent: that of
+    two axes together may be none.
+    """
+    first, *inner = schedule.cuts or (Cut("", ()),)
+    factors = [(1 if at is Place.REGISTER else n, at) for n, at in first.factors]
+    return replace(schedule, cuts=(replace(first, factors=tuple(factors)), *inner))
 
 
 def _lengths(nests: Sequence[Nest], fitter: Fitter, joined: Sequence[str]) -> bool:
