@@ -108,6 +108,8 @@ ROWS = {
         lambda x: softmax((x + xp.sum(x, axis=1, keepdims=True)).mT).mT,
         [(N, 2, S, 17)],
     ),
+    "total of even rows": (total, [(N, 2, S, 12)]),
+    "stacked": (lambda x: xp.stack([x, xp.tanh(x)]), [(N, S, 12)]),
     "scores": (scores, [(N, S, 32), (N, S, S)]),
     "running totals": (lambda x: xp.cumulative_sum(x, axis=-1), [(N, S)]),
     "layer": (layer, [(N, S, 32), (32, 32), (32, 32)]),

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import prod
+from math import gcd, prod
 from random import Random
 from typing import Any, Final
 
@@ -251,7 +251,7 @@ def _part(
     if not _lengths(nests, fitter, ()):
         raise _unlike(programs[0], at, "axes of its loops are unlike")
     best = 0.0
-    for schedule, total in _schedules(like, asked):
+    for schedule, total in _schedules(like, nests, asked):
         best = best or total
         try:
             _lengths(nests, fitter, [cut.axes for cut in schedule.cuts])
@@ -314,7 +314,9 @@ def _lowered(
     return made
 
 
-def _schedules(program: Program, asked: Request) -> Iterator[tuple[Schedule, float]]:
+def _schedules(
+    program: Program, nests: Sequence[Nest], asked: Request
+) -> Iterator[tuple[Schedule, float]]:
     """Yield the schedules to try with their times: the caller's, or the best predicted."""
     if asked.schedule is not None:
         yield asked.schedule, 0.0
@@ -328,20 +330,33 @@ def _schedules(program: Program, asked: Request) -> Iterator[tuple[Schedule, flo
     yield from ranked
     seen = {schedule for schedule, _ in ranked}
     for schedule, total in ranked:
-        if (single := _single(schedule)) not in seen:
-            seen.add(single)
-            yield single, total * schedule.cuts[0].at(Place.REGISTER)
+        cuts = tuple(
+            [
+                _even(cut, [n.extent_of(cut.axes) for n in nests])
+                for cut in schedule.cuts
+            ]
+        )
+        if (other := replace(schedule, cuts=cuts)) not in seen:
+            seen.add(other)
+            sizes = [
+                prod([each.size for each in every]) for every in (schedule.cuts, cuts)
+            ]
+            yield other, total * sizes[0] / sizes[1]
 
 
-def _single(schedule: Schedule) -> Schedule:
-    """Return a schedule that takes one index of the first loop at a time.
+def _even(cut: Cut, extents: Sequence[int]) -> Cut:
+    """Return a cut that leaves the same of a loop at all extents: something or nothing.
 
-    Where several are taken what is left of them differs from extent to extent: that of
-    two axes together may be none.
+    What is left of two axes together, or of one that is taken several times, may be
+    nothing at some of them, or one index, which has code of its own.
     """
-    first, *inner = schedule.cuts or (Cut("", ()),)
-    factors = [(1 if at is Place.REGISTER else n, at) for n, at in first.factors]
-    return replace(schedule, cuts=(replace(first, factors=tuple(factors)), *inner))
+    left = {extent % cut.size for extent in extents}
+    if len(left) < 2 or left.isdisjoint({0, 1}):
+        return cut
+    whole = gcd(*extents)
+    most = {Place.REGISTER: 1, Place.VECTOR: whole & -whole}
+    factors = [(min(n, most.get(at, n)), at) for n, at in cut.factors]
+    return replace(cut, factors=tuple(factors))
 
 
 def _lengths(nests: Sequence[Nest], fitter: Fitter, joined: Sequence[str]) -> bool:
