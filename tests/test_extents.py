@@ -110,6 +110,7 @@ ROWS = {
     ),
     "total of even rows": (total, [(N, 2, S, 12)]),
     "stacked": (lambda x: xp.stack([x, xp.tanh(x)]), [(N, S, 12)]),
+    "turned": (lambda x: xp.flip(x, axis=1), [(N, 2, S, 48)]),
     "scores": (scores, [(N, S, 32), (N, S, S)]),
     "running totals": (lambda x: xp.cumulative_sum(x, axis=-1), [(N, S)]),
     "layer": (layer, [(N, S, 32), (32, 32), (32, 32)]),

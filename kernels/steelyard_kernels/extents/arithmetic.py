@@ -121,7 +121,7 @@ def _remainder(ranges: Ranges, a: Polynomial, b: Polynomial) -> Polynomial:
         return ranges.atom()
     quotient = _quotient(ranges, a, b)
     if () in b or ranges.holds(less(parted(a, b)[1], b)):
-        return plus(a, times(b, quotient), -1)
+        return ranges.rest(plus(a, times(b, quotient), -1), b)
     return ranges.remainder(a, b, quotient)
 
 

@@ -111,9 +111,15 @@ def _says(ways: Ways, bound: Polynomial, *, up: bool) -> bool:
 
 
 class Ranges:
-    """Atoms with their bounds, of which `assuming` adds some for a while."""
+    """Atoms with their bounds, of which `assuming` adds some for a while.
 
-    def __init__(self) -> None:
+    What is left of a division is as much as the quotients leave. `apart` has it an atom
+    that is also no more than it may be, which the search for bounds takes longer over.
+    """
+
+    def __init__(self, *, apart: bool = False) -> None:
+        self.apart = apart
+        self.rests = False  # whether something is left of a division
         self._bounds: list[tuple[list[Ways], list[Ways]]] = []
         self._facts: list[Key] = []  # that are assumed now
         self._found: dict[tuple[Key, ...], Found] = {}  # by what was assumed
@@ -191,6 +197,14 @@ class Ranges:
         if _last(quotient) in self._quotients:
             self._remainders[_last(found)] = a, b, _last(quotient)
         return found
+
+    def rest(self, exact: Polynomial, b: Polynomial) -> Polynomial:
+        """Return what is left of a division by b, of which quotients leave as much."""
+        self.rests = True
+        most = plus(b, constant(1), -1)
+        if not self.apart:
+            return exact
+        return self.atom([({},), (exact,)], [(most,), (exact,)])
 
     def _implied(
         self, atom: int, fact: Polynomial, bound: Polynomial

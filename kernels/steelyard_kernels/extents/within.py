@@ -56,7 +56,17 @@ WAITS: Final = ("mma_", "computed")
 
 def prove(made: Common, least: Point, most: Point) -> None:
     """Raise Unsupported unless all accesses are within arrays from extents to others."""
-    ranges, kernel = Ranges(), made.lowered.kernel
+    ranges = Ranges()
+    try:
+        _prove(made, least, most, ranges)
+    except Unsupported:
+        if not ranges.rests:
+            raise
+        _prove(made, least, most, Ranges(apart=True))
+
+
+def _prove(made: Common, least: Point, most: Point, ranges: Ranges) -> None:
+    kernel = made.lowered.kernel
     extents, values = Extents(ranges, least, most), dict[Operand, Polynomial]()
     for parameter, slot in zip(kernel.parameters, made.slots, strict=True):
         if isinstance(parameter, Var) and slot.slot.kind == "extent":
