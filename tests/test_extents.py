@@ -110,6 +110,10 @@ ROWS = {
     ),
     "total of even rows": (total, [(N, 2, S, 12)]),
     "stacked": (lambda x: xp.stack([x, xp.tanh(x)]), [(N, S, 12)]),
+    "gradient of one of many": (
+        grad(lambda x: xp.sum(xp.tanh(xp.take(x, xp.asarray([0]), axis=1)))),
+        [(N, 48, S)],
+    ),
     "turned": (lambda x: xp.flip(x, axis=1), [(N, 2, S, 48)]),
     "scores": (scores, [(N, S, 32), (N, S, S)]),
     "running totals": (lambda x: xp.cumulative_sum(x, axis=-1), [(N, S)]),
@@ -320,6 +324,16 @@ def test_gradients_are_programs_as_others():
         )
         expected = evaluate(ranged.program(w, x), [w.astype(float), x.astype(float)])
         np.testing.assert_allclose(ranged(w, x), expected["out"], rtol=1e-3, atol=1e-4)
+
+
+def test_gradients_of_variances_have_shares_of_extents():
+    """Of 2 over how many there are, rounded, and of -1; of two of them that is 1."""
+    slope = grad(lambda x: xp.sum(xp.tanh(xp.var(x, axis=1)) - xp.mean(x, axis=1)))
+    ranged = made(slope, [(N, S)])
+    for point in AT:
+        x = drawn([(N, S)], point)
+        expected = evaluate(ranged.program(*x), [x[0].astype(float)])["out"]
+        np.testing.assert_allclose(ranged(*x), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_variances_of_float64_are_of_any_number_of_values():

@@ -246,8 +246,11 @@ def _part(
     why, at, bounds = "", found.points, found.bounds
     fitter = Fitter(at, bounds)
     whole, programs = programs[0], [simplify(program) for program in programs]
-    carries = strategies.strategy(programs[0]) == "carries"
-    nests = [] if carries else [nest_of(program) for program in programs]
+    kind = strategies.strategy(programs[0])
+    nests = [] if kind == "carries" else [nest_of(program) for program in programs]
+    same = strategies.strategy(like) == kind
+    if not same or (nests and nest_of(like).axes != nests[0].axes):
+        like = programs[0]
     if not _lengths(nests, fitter, ()):
         raise _unlike(programs[0], at, "axes of its loops are unlike")
     best = 0.0

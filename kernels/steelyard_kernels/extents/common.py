@@ -220,9 +220,8 @@ class _Common:
         value: Operand = self._parameter(formula, own if own.dtype is int32 else INDEX)
         if unit != 1:
             value = self._let("cast", wide, value)
-            args = (
-                (Const(1.0, wide), value) if unit == 0 else (value, Const(unit, wide))
-            )
+            over = Const(float(number.over), wide)
+            args = (over, value) if unit == 0 else (value, Const(unit, wide))
             value = self._let("divide", wide, *args)
         if own is not value.type:
             value = self._let("cast", own, value)

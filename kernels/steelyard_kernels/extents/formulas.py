@@ -31,6 +31,9 @@ PARTS: Final = tuple(sorted({k << n for n in range(1, 12) for k in (1, 3)} - {2}
 LEVELS: Final = 3
 """Numbers of parts that tell: two might be those of powers of two as well."""
 
+OVER: Final = (1, -1, 2, -2)
+"""What numbers are over a formula: of means, of variances' gradients."""
+
 NEAR: Final = 1e-7  # the sine of two vectors that may be one
 
 
@@ -68,18 +71,20 @@ class Formula:
 class Number:
     """A number that follows from the extents: so many units, a power of two to 1.
 
-    With a `unit` of 0 it is 1 over a formula.
+    With a `unit` of 0 it is a number `over` a formula.
     """
 
     formula: Formula
     unit: int
+    over: int = 1
 
     def is_at(self, point: Point, seen: float) -> bool:
         """Say whether it is a number at some extents, perhaps rounded to a dtype."""
         found = self.formula.at(point)
         if self.unit == 1 or not found:
             return found == seen
-        return _is_rounded(found / self.unit if self.unit else 1 / found, seen)
+        exact = found / self.unit if self.unit else self.over / found
+        return _is_rounded(exact, seen)
 
 
 class Fitter:
@@ -168,14 +173,15 @@ class Fitter:
         unit = max([each.denominator for each in exact])
         whole = [int(each * unit) for each in exact]
         found = self.fit(whole)
-        if found is None and all(0 < each < 1 for each in values):
-            shares = [round(1 / value) for value in values]
-            if all(map(_is_rounded, [1 / n for n in shares], values)):
-                unit, found = 0, self.fit(shares)
-        if found is None:
-            points = ", ".join(map(str, self.points))
-            raise Differs(f"a number is {[*values]} at extents {points}")
-        return Number(found, unit)
+        if found is not None:
+            return Number(found, unit)
+        for over in OVER if all(0 < abs(each) < 1 for each in values) else ():
+            shares = [round(over / value) for value in values]
+            alike = all(map(_is_rounded, [over / n for n in shares], values))
+            if alike and (found := self.fit(shares)) is not None:
+                return Number(found, 0, over)
+        points = ", ".join(map(str, self.points))
+        raise Differs(f"a number is {[*values]} at extents {points}")
 
     def _fit(self, seen: tuple[int, ...]) -> Formula | None:
         """Return the formula of fewest terms, if those of as many are one."""
