@@ -114,6 +114,10 @@ ROWS = {
         grad(lambda x: xp.sum(xp.tanh(xp.take(x, xp.asarray([0]), axis=1)))),
         [(N, 48, S)],
     ),
+    "gradient of stacked": (
+        grad(lambda x: xp.sum(xp.tanh(xp.stack([x, xp.tanh(x)])))),
+        [(N, S, 3)],
+    ),
     "turned": (lambda x: xp.flip(x, axis=1), [(N, 2, S, 48)]),
     "scores": (scores, [(N, S, 32), (N, S, S)]),
     "running totals": (lambda x: xp.cumulative_sum(x, axis=-1), [(N, S)]),

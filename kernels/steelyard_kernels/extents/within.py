@@ -253,6 +253,8 @@ class Within:
     def access(self, at: Load | Store, type_: Type) -> None:
         """Check all lanes that a mask allows."""
         facts = self.conditions[at.mask][0] if at.mask in self.conditions else []
+        if any(fact.keys() == {()} and fact[()] < 0 for fact in facts):
+            return  # nowhere, as of an array beside one that begins behind it
         with self.ranges.assuming(facts):
             self.inside(at, at.buffer, plus(self.of(at.index), self.lane(type_)))
 
