@@ -373,6 +373,10 @@ def test_what_differs_by_more_than_numbers_is_refused():
         made(lambda x: x[::2] * 2.0, [(N, 8)])(x)
     with pytest.raises(KernelError, match="cannot reshape"):
         made(lambda x: xp.reshape(x, (4, 8)), [(N, 8)])(x)
+    spec = ((4, 8, 32), "float32")
+    many = made(total, [(N, S, 32)]).build(spec, target="cuda:sm_90a")
+    assert "total: no kernel serves both extents" in many.error
+    assert "follow from extents by no formula" in many.error
 
 
 @pytest.mark.parametrize(

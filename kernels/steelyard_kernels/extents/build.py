@@ -124,7 +124,11 @@ def _ranged(
         raise _unlike(made[0], at, why)
     if most is None or _form(most) != _form(plans[0]):
         most = plans[0]
-    if not _has_room(most, plans, fitter):
+    try:
+        has_room = _has_room(most, plans, fitter)
+    except Differs as error:
+        raise _unlike(made[0], at, f"of memory between launches {error}") from error
+    if not has_room:
         raise _unlike(made[0], at, "fewer elements need more memory")
     like = _largest(trace, at, bounds, plans[0], asked)
     distinct: dict[tuple[str, ...], Part] = {}

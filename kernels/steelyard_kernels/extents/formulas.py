@@ -180,8 +180,10 @@ class Fitter:
             alike = all(map(_is_rounded, [over / n for n in shares], values))
             if alike and (found := self.fit(shares)) is not None:
                 return Number(found, 0, over)
-        points = ", ".join(map(str, self.points))
-        raise Differs(f"a number is {[*values]} at extents {points}")
+        raise Differs(
+            f"a number is {values[0]!r} at the former and {values[-1]!r} at the latter, "
+            "which follow from extents by no formula that is known"
+        )
 
     def _fit(self, seen: tuple[int, ...]) -> Formula | None:
         """Return the formula of fewest terms, if those of as many are one."""
