@@ -124,12 +124,8 @@ def _ranged(
         raise _unlike(made[0], at, why)
     if most is None or _form(most) != _form(plans[0]):
         most = plans[0]
-    try:
-        has_room = _has_room(most, plans, fitter)
-    except Differs as error:
-        raise _unlike(made[0], at, f"of memory between launches {error}") from error
-    if not has_room:
-        raise _unlike(made[0], at, "fewer elements need more memory")
+    if why := _room_problem(most, plans, fitter):
+        raise _unlike(made[0], at, why)
     like = _largest(trace, at, bounds, plans[0], asked)
     distinct: dict[tuple[str, ...], Part] = {}
     parts = []
@@ -214,13 +210,16 @@ def _largest(
         return []
 
 
-def _has_room(most: Plan, plans: Sequence[Plan], fitter: Fitter) -> bool:
-    """Say whether the memory between launches is enough at all extents."""
+def _room_problem(most: Plan, plans: Sequence[Plan], fitter: Fitter) -> str:
+    """Say why the memory between launches is not enough at all extents; "" if it is."""
     for room, *every in zip(most.buffers, *[p.buffers for p in plans], strict=True):
-        needed = fitter.number([each.nbytes for each in every]).formula
+        try:
+            needed = fitter.number([each.nbytes for each in every]).formula
+        except Differs as error:
+            return f"of memory between launches {error}"
         if not fits(needed, room.nbytes, fitter.bounds):
-            return False
-    return True
+            return "fewer elements need more memory"
+    return ""
 
 
 def _unlike(program: Program, at: Sequence[Point], why: str) -> Unsupported:
