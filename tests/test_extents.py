@@ -84,6 +84,11 @@ def total(x):
     return xp.sum(x)
 
 
+def first_of_all(x):
+    """Return where the largest element is."""
+    return xp.argmax(xp.reshape(x, (-1,)))
+
+
 def known(x, y):
     """Return the mean of those that are not all too small."""
     x, y = (xp.reshape(each, (-1,)) for each in (x, y))
@@ -276,6 +281,15 @@ def test_programs_of_several_launches_are_built_for_gpus():
     assert [part.blocks for part in few.parts] < [part.blocks for part in most.parts]
 
 
+@pytest.mark.parametrize(("target", "most"), [("cuda:sm_90a", 64), ("cpu", 4096)])
+def test_all_elements_are_reduced_axis_by_axis_at_extents_of_calls(target, most):
+    """Chunks of all would be as many as divide these: of axes they are as many."""
+    rows = Extent("rows", most)
+    ranged = made(lambda x: xp.mean(x * x), [(rows, S, 32)])
+    built = ranged.build(((4, 8, 32), "float32"), target=target)
+    assert len(built.parts) == 3
+
+
 def test_launches_side_by_side_have_arrays_of_their_own():
     """Three equal products are one launch of three copies, as they are without extents."""
 
@@ -374,8 +388,8 @@ def test_what_differs_by_more_than_numbers_is_refused():
     with pytest.raises(KernelError, match="cannot reshape"):
         made(lambda x: xp.reshape(x, (4, 8)), [(N, 8)])(x)
     spec = ((4, 8, 32), "float32")
-    many = made(total, [(N, S, 32)]).build(spec, target="cuda:sm_90a")
-    assert "total: no kernel serves both extents" in many.error
+    many = made(first_of_all, [(N, S, 32)]).build(spec, target="cuda:sm_90a")
+    assert "first_of_all: no kernel serves both extents" in many.error
     assert "follow from extents by no formula" in many.error
 
 

@@ -49,7 +49,7 @@ def test_a_program_prints_one_line_a_node(golden):
         return {"gradient": m / (xp.sqrt(v) + 1e-8) * rate, "m": m, "v": v}
 
     program = traced(adam, (100,), (100,), (100,))
-    golden(str(program))
+    golden(text(program))
     numbers = [node.number for node in program.nodes]
     assert numbers == sorted(numbers)
 

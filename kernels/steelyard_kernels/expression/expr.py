@@ -364,12 +364,6 @@ class Program:
     returns: str = "dict"
     copies: int = 1
 
-    def __str__(self) -> str:
-        """Return one line a node, in evaluation order."""
-        from steelyard_kernels.expression.printing import text  # people ask
-
-        return text(self)
-
 
 def operands(node: Node) -> tuple[Node, ...]:
     """Return the nodes that a node reads, in order; of a loop those outside of it."""

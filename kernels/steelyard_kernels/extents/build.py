@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import gcd, prod
+from math import prod
 from random import Random
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from steelyard_kernels.expression.structure import described
 from steelyard_kernels.extents.common import Common, common
 from steelyard_kernels.extents.formulas import Differs, Fitter, Point
 from steelyard_kernels.extents.points import one_beyond, points
+from steelyard_kernels.extents.schedules import schedules
 from steelyard_kernels.extents.served import Part, Ranged, likeness
 from steelyard_kernels.extents.within import fits, prove
 from steelyard_kernels.group.build import compile_texts
@@ -36,7 +37,7 @@ from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan.launches import Plan
 from steelyard_kernels.schedule import strategies
 from steelyard_kernels.schedule.parameters import Lowered
-from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
+from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import device
 from steelyard_kernels.toolchains import toolchain
 
@@ -53,9 +54,6 @@ FROM: Final = (1, 2, 8)
 
 FRESH: Final = 4
 """Other extents whose kernels must say the same numbers."""
-
-TRIED: Final = 64
-"""Schedules that are lowered at most, the best predicted first."""
 
 
 class _Beyond(Unsupported):
@@ -75,10 +73,13 @@ def ranged(
     for least in LEAST:
         at = points(bounds, least, but)
         try:
-            made = _ranged(trace, at, tuple(bounds), asked)
+            made = _ranged(trace, at, tuple(bounds), asked, simplify)
         except KernelError as error:
             why = error if why is None or isinstance(why, _Beyond) else why
-            continue
+            try:
+                made = _ranged(trace, at, tuple(bounds), asked, _by_axes)
+            except KernelError:
+                continue
         if best is None or made.slower < best.slower:
             best = made
         if best.slower <= SLOWER:
@@ -94,6 +95,7 @@ def _ranged(
     at: Sequence[Point],
     bounds: Point,
     asked: Request,
+    made_of: Callable[[Program], Program],
 ) -> Ranged:
     programs = _traced(trace, at)
     fitter = Fitter(at, bounds)
@@ -101,19 +103,19 @@ def _ranged(
         alike = likeness(programs, fitter)
     except Differs as error:
         raise _unlike(programs[0], at, str(error)) from error
-    made = [simplify(program) for program in programs]
-    most = plan_of(replace(asked, program=simplify(trace(bounds))))
+    made = list(map(made_of, programs))
+    most = plan_of(replace(asked, program=made_of(trace(bounds))))
     found = _plans(made, (most, made[at.index(max(at, key=prod))]), asked)
     fresh = dict[Point, Sequence[Program]]()
     for point in _fresh(at, bounds):
         with suppress(KernelError):
             program = trace(point)
             if alike.serves(program, point):
-                fresh[point] = _launched(simplify(program), found[0], asked)
+                fresh[point] = _launched(made_of(program), found[0], asked)
     plans = [plan for plan in found if plan is not None]
     if not plans:
         own = {point: every[0] for point, every in fresh.items() if every}
-        like = _largest(trace, at, bounds, None, asked)
+        like = _largest(lambda p: made_of(trace(p)), at, bounds, None, asked)
         part = _part(made, own, like[0] if like else made[0], fitter, asked)
         return Ranged(alike, None, (part,))
     repeats = any(plan.repeats for plan in plans)
@@ -126,7 +128,7 @@ def _ranged(
         most = plans[0]
     if why := _room_problem(most, plans, fitter):
         raise _unlike(made[0], at, why)
-    like = _largest(trace, at, bounds, plans[0], asked)
+    like = _largest(lambda p: made_of(trace(p)), at, bounds, plans[0], asked)
     distinct: dict[tuple[str, ...], Part] = {}
     parts = []
     for number, each in enumerate(zip(*[p.launches for p in plans], strict=True)):
@@ -138,6 +140,20 @@ def _ranged(
             distinct[key] = _part(programs, own, chosen, fitter, asked)
         parts.append(distinct[key])
     return Ranged(alike, most, tuple(parts))
+
+
+def _by_axes(program: Program) -> Program:
+    """Return a simplified program with the same reductions at all extents.
+
+    Raises Differs for one that has none to be made axis by axis.
+    """
+    from steelyard_kernels.plan.chunks import by_axes  # few ask
+
+    simple = simplify(program)
+    found = by_axes(simple)
+    if len(found.nodes) == len(simple.nodes):
+        raise Differs("reductions have no axes")
+    return simplify(found)
 
 
 def _traced(trace: Callable[[Point], Program], at: Sequence[Point]) -> list[Program]:
@@ -204,8 +220,7 @@ def _largest(
     """
     ends = zip(*at, bounds, strict=True)
     try:
-        program = simplify(trace(tuple(map(max, ends))))
-        return _launched(program, like, asked)
+        return _launched(trace(tuple(map(max, ends))), like, asked)
     except KernelError:
         return []
 
@@ -257,7 +272,7 @@ def _part(
     if not _lengths(nests, fitter, ()):
         raise _unlike(programs[0], at, "axes of its loops are unlike")
     best = 0.0
-    for schedule, total in _schedules(like, nests, asked):
+    for schedule, total in schedules(like, nests, asked):
         best = best or total
         try:
             _lengths(nests, fitter, [cut.axes for cut in schedule.cuts])
@@ -318,51 +333,6 @@ def _lowered(
             continue
         made.compare(first, other, point)
     return made
-
-
-def _schedules(
-    program: Program, nests: Sequence[Nest], asked: Request
-) -> Iterator[tuple[Schedule, float]]:
-    """Yield the schedules to try with their times: the caller's, or the best predicted."""
-    if asked.schedule is not None:
-        yield asked.schedule, 0.0
-        return
-    ranked = [
-        (schedule, found.total)
-        for schedule, found in strategies.rank(
-            program, device(asked.target), aligned=asked.aligned
-        )[:TRIED]
-    ]
-    yield from ranked
-    seen = {schedule for schedule, _ in ranked}
-    for schedule, total in ranked:
-        cuts = tuple(
-            [
-                _even(cut, [n.extent_of(cut.axes) for n in nests])
-                for cut in schedule.cuts
-            ]
-        )
-        if (other := replace(schedule, cuts=cuts)) not in seen:
-            seen.add(other)
-            sizes = [
-                prod([each.size for each in every]) for every in (schedule.cuts, cuts)
-            ]
-            yield other, total * sizes[0] / sizes[1]
-
-
-def _even(cut: Cut, extents: Sequence[int]) -> Cut:
-    """Return a cut that leaves the same of a loop at all extents: something or nothing.
-
-    What is left of two axes together, or of one that is taken several times, may be
-    nothing at some of them, or one index, which has code of its own.
-    """
-    left = {extent % cut.size for extent in extents}
-    if len(left) < 2 or left.isdisjoint({0, 1}):
-        return cut
-    whole = gcd(*extents)
-    most = {Place.REGISTER: 1, Place.VECTOR: whole & -whole}
-    factors = [(min(n, most.get(at, n)), at) for n, at in cut.factors]
-    return replace(cut, factors=tuple(factors))
 
 
 def _lengths(nests: Sequence[Nest], fitter: Fitter, joined: Sequence[str]) -> bool:

@@ -12,7 +12,14 @@ from math import prod
 from typing import Final
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.expression.expr import Along, Handed, Node, Program, Reduce
+from steelyard_kernels.expression.expr import (
+    Along,
+    Handed,
+    Node,
+    Program,
+    Reduce,
+    Shape,
+)
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import axis
 from steelyard_kernels.expression.lines import along, handed
@@ -83,7 +90,8 @@ def _in_chunks(program: Program, device: Machine | Gpu, *, hands: bool) -> Progr
     def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
         size = sizes.get(node.number)
         if size and isinstance(node, Reduce):
-            return _reduced(graph, node, made[node.arg.number], size)
+            shape = (prod(node.arg.shape) // size, size)
+            return _reduced(graph, node, made[node.arg.number], shape)
         if size and isinstance(node, Along):
             arg = made[node.arg.number]
             if handed_size := over.get(node.number):
@@ -93,6 +101,24 @@ def _in_chunks(program: Program, device: Machine | Gpu, *, hands: bool) -> Progr
         return None
 
     return rewritten(program, rule) if any(sizes.values()) else program
+
+
+def by_axes(program: Program) -> Program:
+    """Return a program whose reductions to one value are made axis by axis.
+
+    Itself where there are none of several axes. Chunks of all elements are as many as
+    divide these, which is another number at other extents; of axes they are as many.
+    """
+
+    def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
+        if not isinstance(node, Reduce) or prod(node.shape) != 1:
+            return None
+        row, shape = MONOIDS[node.op], node.arg.shape
+        if row.moments or row.chooses or sum(n > 1 for n in shape) < 2:
+            return None
+        return _reduced(graph, node, made[node.arg.number], shape)
+
+    return rewritten(program, rule)
 
 
 def chunk_of(extent: int, count: int, least: int = LEAST) -> int:
@@ -113,13 +139,14 @@ def _size(node: Node) -> int:
     return next((size // count for count in COUNTS if size % count == 0), 0)
 
 
-def _reduced(graph: Graph, node: Reduce, arg: Node, size: int) -> Node:
-    """Return a reduction to one value as that of its chunks' results."""
+def _reduced(graph: Graph, node: Reduce, arg: Node, shape: Shape) -> Node:
+    """Return a reduction to one value as that of its chunks' results, axis by axis."""
     row, extent = MONOIDS[node.op], prod(node.arg.shape)
     op = "sum" if row.mean else node.op
     wide = graph.cast(arg, accumulator(node.dtype))
-    parts = graph.reshape(wide, (extent // size, size))
-    total = graph.reduce(op, graph.reduce(op, parts, keepdims=False), keepdims=False)
+    total = graph.reshape(wide, shape)
+    for _ in shape:
+        total = graph.reduce(op, total, keepdims=False)
     if row.mean:
         total = graph.apply("divide", total, graph.constant(extent, total.dtype))
     return graph.reshape(graph.cast(total, node.dtype), node.shape)

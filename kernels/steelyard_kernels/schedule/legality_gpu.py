@@ -135,9 +135,8 @@ def _unaligned(nest: Nest, cut: Cut, *, aligned: bool) -> str:
             f"needs arrays that start at multiples of {VECTOR_BYTES} bytes, and one "
             "does not; align it, choose 1 element a vector"
         )
-    arrays = [v for v in nest.values if isinstance(v.source, Along | Input)]
-    for each in (*arrays, *nest.outputs):
-        offset = each.offset
+    read = [v.offset for v in nest.values if isinstance(v.source, Along | Input)]
+    for offset in (*read, *[output.offset for output in nest.outputs]):
         if offset.step(axis) != 1:
             continue
         alone = {axis, *[k for k, extent in enumerate(nest.extents) if extent == 1]}
