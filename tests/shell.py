@@ -4,7 +4,10 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from contextlib import contextmanager
+
+import pytest
 
 SOMEBODY = {
     "user.name": "somebody",
@@ -79,14 +82,33 @@ def command(*words, code=0):
     return done
 
 
-def pytest(project, *arguments, **environment):
+def pytest_in(project, *arguments, fresh=False, **environment):
     """Run pytest there, warnings being errors and the machine's lock a private one.
 
-    Without the plugins of ours that projects need not have: they are half of its start.
+    It runs in a fork of this process, which has imported what it needs; or in a new
+    one, as it must where a GPU may be asked. Without the plugins of ours that projects
+    need not have.
     """
-    without = [
-        f"-pno:{name}" for name in ("cacheprovider", "hypothesispytest", "xdist")
-    ]
-    how = ["-m", "pytest", "-W", "error", *without]
+    plugins = ("cacheprovider", "hypothesispytest", "xdist")
+    words = ["-W", "error", *(f"-pno:{name}" for name in plugins), *arguments]
     own = {"STEELYARD_LOCK": str(project / "lock"), **environment}
-    return python(*how, *arguments, folder=project, **own)
+    if fresh:
+        return python("-m", "pytest", *words, folder=project, **own)
+
+    said, code = [], 70
+    with printed(said), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: it has none
+        child = os.fork()
+        if not child:
+            try:
+                os.chdir(project)
+                os.environ.update(own)
+                sys.argv[:] = ["pytest", *words]
+                code = pytest.main(words)
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return subprocess.CompletedProcess(words, code, *said)

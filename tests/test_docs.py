@@ -137,7 +137,7 @@ def test_a_command_line_is_one_that_its_tool_takes(line):
 @functools.cache
 def of_pytest():
     """Return every option of pytest and its plugins, as its help has them."""
-    return shell.pytest(ROOT, "--help").stdout
+    return shell.pytest_in(ROOT, "--help").stdout
 
 
 def parsed(group, words):

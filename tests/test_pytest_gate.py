@@ -63,7 +63,7 @@ def gate(project, *findings, place="suites", arguments=(), **changes):
     made = outcome(*findings, **changes)
     (project / "made.json").write_text(document.dumps(made))
     asking = ["--steelyard-gate=main", "--junitxml=j.xml", *arguments]
-    done = shell.pytest(project, place, *asking)
+    done = shell.pytest_in(project, place, *asking)
     asked, junit = project / "asked", project / "j.xml"
     found = ET.parse(junit).iter("testcase") if junit.exists() else ()
     return SimpleNamespace(

@@ -60,7 +60,7 @@ def onboard(b):
     y = b.output(10)
     return b.launch(print, x, y)
 """
-NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "fresh": True}
 
 
 def made(folder):
@@ -94,9 +94,9 @@ def measured(tmp_path_factory):
     return project, done
 
 
-def run_pytest(project, *arguments, **environment):
+def run_pytest(project, *arguments, **how):
     """Run pytest there; return its exit code, all that it says, and its rows."""
-    done = shell.pytest(project, *arguments, **environment)
+    done = shell.pytest_in(project, *arguments, **how)
     report = project / "report.json"
     rows = json.loads(report.read_text())["benchmarks"] if report.exists() else []
     return SimpleNamespace(
