@@ -62,9 +62,10 @@ def workflow():
     return found | {"on": found.get("on", found.get(True))}
 
 
-def made(folder):
+@pytest.fixture
+def project(tmp_path):
     """Make a repository with our scripts, a suite, and a change that triples work."""
-    home = folder / "project"
+    home = tmp_path / "project"
     (home / "ci").mkdir(parents=True)
     shutil.copy(ROOT / "ci" / "kernels.lock", home / "ci")
     (home / ".venv" / "bin").mkdir(parents=True)
@@ -83,19 +84,6 @@ def made(folder):
     (home / "work.py").write_text(WORK.replace("STEPS = 1", "STEPS = 3"))
     git(home, "commit", "-am", "three times the work")
     return home
-
-
-@pytest.fixture
-def project(tmp_path):
-    """Return such a repository."""
-    return made(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def static(tmp_path_factory):
-    """Run the static lane for a fork; return the repository and job."""
-    project = made(tmp_path_factory.mktemp("static"))
-    return project, run_job(project, "static", fork=True)
 
 
 def run_job(project, job, *, fork=False, **environment):
@@ -191,17 +179,46 @@ class TestRun:
         assert "block" not in done.said
         assert not (project / "gate" / "measured" / "gate.json").exists()
 
-    def test_a_forks_code_is_compared_statically(self, static):
+    def test_a_forks_code_is_compared_statically_and_commented_on(
+        self, project, tmp_path
+    ):
         """That lane runs on a machine of GitHub's, and none of its kernels."""
-        project, done = static
+        done = run_job(project, "static", fork=True)
         assert "this is a fork's code" not in done.said
         assert done.summary.startswith(gate_markdown.MARKER)
         assert (project / "gate" / "static" / "junit.xml").exists()
+        self.comment_once_and_replace_it(project, tmp_path / "work")
+        self.hold_the_lock_file_against_these_sources(project)
 
-    def test_the_lock_file_is_of_these_sources(self, static):
+    def comment_once_and_replace_it(self, project, work):
+        """By the workflow's own step; 120 other comments are there."""
+        quoted = comment(5, "somebody", f"{gate_markdown.MARKER} is how it begins")
+        others = [comment(n, "somebody", "fine") for n in range(10, 130)]
+        answer = comment(6, BOT, f"Deployed. {gate_markdown.MARKER}")
+        shutil.copytree(project / "gate" / "static", work / "gate" / "static")
+        with GitHub(quoted, answer, *others) as api:
+            done = say(work, api)
+            assert done.returncode == 0, done.stderr
+            (_, first) = api.bodies
+            lines = first.splitlines()
+            assert lines[0] == gate_markdown.MARKER
+            assert lines[1].startswith("### steelyard: ")
+            assert first.count(gate_markdown.MARKER) == 1
+            assert "[Every row: report.html](https://github.com/r/2)" in first
+            page = work / "gate" / "static" / "report.html"
+            assert page.stat().st_size > 1000
+            again = say(work, api, STATIC="https://github.com/r/3")
+            assert again.returncode == 0, again.stderr
+            assert len(api.bodies) == 2
+            assert api.bodies[1] == first.replace("/r/2", "/r/3")
+        asked = [api.asked.count((how, 200)) for how in ("POST", "PATCH")]
+        assert asked == [1, 1]
+        assert [c["body"] for c in api.comments[:2]] == [quoted["body"], answer["body"]]
+
+    def hold_the_lock_file_against_these_sources(self, project):
         """After a wanted change of code: `steelyard lock`, and read the difference."""
         pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda extra")
-        found = document.read(static[0] / "gate" / "static" / "gate.json")
+        found = document.read(project / "gate" / "static" / "gate.json")
         if found.problem is not None and "install that one" in str(found.problem):
             pytest.skip(str(found.problem))
         assert found.problem is None
@@ -350,38 +367,6 @@ def say(folder, api, **environment):
     given = {"MEASURED": "", "STATIC": "https://github.com/r/2", **environment}
     assert set(step["env"]) | set(names) == set(names) | set(given)
     return shell.python("-c", step["run"], folder=folder, **(names | given))
-
-
-def unpacked(folder, project, lane):
-    """Put a lane's folder where its artifact is unpacked."""
-    inside = "gate/gate/measured" if lane == "measured" else f"gate/{lane}"
-    shutil.copytree(project / "gate" / lane, folder / inside, dirs_exist_ok=True)
-
-
-@pytest.mark.skipif(not STEELYARD.exists(), reason="steelyard is not installed here")
-def test_a_pull_requests_comment_is_written_once_and_then_replaced(static, tmp_path):
-    """By the workflow's own steps, from the gate to the API; 120 others are there."""
-    quoted = comment(5, "somebody", f"{gate_markdown.MARKER} is how it begins")
-    others = [comment(n, "somebody", "fine") for n in range(10, 130)]
-    answer = comment(6, BOT, f"Deployed. {gate_markdown.MARKER}")
-    work = tmp_path / "work"
-    with GitHub(quoted, answer, *others) as api:
-        unpacked(work, static[0], "static")
-        done = say(work, api)
-        assert done.returncode == 0, done.stderr
-        (_, first) = api.bodies
-        lines = first.splitlines()
-        assert lines[0] == gate_markdown.MARKER
-        assert lines[1].startswith("### steelyard: ")
-        assert first.count(gate_markdown.MARKER) == 1
-        assert "[Every row: report.html](https://github.com/r/2)" in first
-        assert (work / "gate" / "static" / "report.html").stat().st_size > 1000
-        again = say(work, api, STATIC="https://github.com/r/3")
-        assert again.returncode == 0, again.stderr
-        assert len(api.bodies) == 2
-        assert api.bodies[1] == first.replace("/r/2", "/r/3")
-    assert api.asked.count(("POST", 200)) == api.asked.count(("PATCH", 200)) == 1
-    assert [one["body"] for one in api.comments[:2]] == [quoted["body"], answer["body"]]
 
 
 def test_a_comment_has_the_sentence_that_matters_and_one_table(tmp_path):
