@@ -209,17 +209,17 @@ def perceptron():
     return normal(1), normal(1, 12, seed=2), normal(12, 1, seed=3)
 
 
-def test_the_noisy_perceptron_over_8000_iterations():
-    """Against differences of the same 8000 noisy iterations."""
+def test_the_noisy_perceptron_over_1000_iterations():
+    """Against differences of the same 1000 noisy iterations."""
     key = np.array(12)
     arrays = perceptron()
 
-    program = kernel(noisy(8000)).program(*arrays, key)
+    program = kernel(noisy(1000)).program(*arrays, key)
 
     def value(w1):
         return reference.evaluate(program, [arrays[0], w1, arrays[2], key])["out"]
 
-    both = kernel(forward_and_backward(8000)).program(*arrays, key)
+    both = kernel(forward_and_backward(1000)).program(*arrays, key)
     found = reference.evaluate(both, [*arrays, key])
     assert found["out0"] == value(arrays[1])
     step = 1e-5 * normal(1, 12, seed=4)
