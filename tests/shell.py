@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import traceback
 import warnings
 from contextlib import contextmanager
 
@@ -95,20 +96,38 @@ def pytest_in(project, *arguments, fresh=False, **environment):
     if fresh:
         return python("-m", "pytest", *words, folder=project, **own)
 
-    said, code = [], 70
-    with printed(said), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: it has none
-        child = os.fork()
-        if not child:
-            try:
-                os.chdir(project)
-                os.environ.update(own)
-                sys.argv[:] = ["pytest", *words]
-                code = pytest.main(words)
-                sys.stdout.flush()
-                sys.stderr.flush()
-            finally:
-                os._exit(code)
-        _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
+    def main():
+        os.chdir(project)
+        os.environ.update(own)
+        sys.argv[:] = ["pytest", *words]
+        return pytest.main(words)
+
+    said = []
+    with printed(said):
+        (code,) = forks([main])
     return subprocess.CompletedProcess(words, code, *said)
+
+
+def forks(works):
+    """Do works at once, each in a fork of this process; return their exit codes.
+
+    A fork has imported what a new process would. It ends with what the work returns.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: it has none
+        children = [_fork(work) for work in works]
+    return [os.waitstatus_to_exitcode(os.waitpid(one, 0)[1]) for one in children]
+
+
+def _fork(work):
+    child, code = os.fork(), 70
+    if not child:
+        try:
+            code = work() or 0
+        except BaseException:  # noqa: BLE001 # the code says that there was one
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    return child

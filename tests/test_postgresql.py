@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import postgresql
 import pytest
@@ -73,10 +72,10 @@ def ended(process, seconds=600):
 
 def until(store, count):
     """Wait until a store has so many trials."""
-    for _ in range(6000):
+    for _ in range(30_000):
         if sum(store.counts().values()) >= count:
             return
-        time.sleep(0.1)
+        time.sleep(0.02)
     pytest.fail(f"there are no {count} trials")
 
 
@@ -123,18 +122,15 @@ def test_a_database_of_the_first_version_is_brought_up_to_date(server, url):
 
 def test_three_use_an_empty_database_for_the_first_time(url):
     """One makes the tables, and every trial of all is there."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import trials\n"
-        "from steelyard.store.store import Store\n"
-        "with Store.open(sys.argv[1]) as store:\n"
-        "    uid = store.begin(trials.run())\n"
-        "    for block in range(5): store.add(uid, trials.trial(block=block))\n"
-        "    store.finish(uid, 'finished')\n"
-    )
-    line = [sys.executable, "-c", code, url]
-    all_of_them = [subprocess.Popen(line, stderr=subprocess.PIPE) for _ in range(3)]
-    said = [one.communicate()[1].decode() for one in all_of_them]
-    assert said == [""] * 3
+
+    def use():
+        with Store.open(url) as store:
+            uid = store.begin(trials.run())
+            for block in range(5):
+                store.add(uid, trials.trial(block=block))
+            store.finish(uid, "finished")
+
+    assert shell.forks([use] * 3) == [0] * 3
     with Store.open(url) as store:
         runs = store.runs()
         assert [len(store.trials(one.uid)) for one in runs] == [5] * 3
@@ -153,11 +149,11 @@ def terminate(server, url):
 
 def test_a_dropped_connection_loses_no_trial_of_a_run(server, url, desk):
     """It is made again, after a restart too, and the run goes through to its end."""
-    process = start("run", "small.py", "--no-check", "--blocks", "5", "--store", url)
+    process = start("run", "small.py", "--no-check", "--blocks", "3", "--store", url)
     with Store.open(url) as store:
-        until(store, 2)
+        until(store, 1)
         terminate(server, url)
-        until(store, 5)
+        until(store, 3)
     server.stop()
     time.sleep(1)
     server.start()
@@ -168,7 +164,7 @@ def test_a_dropped_connection_loses_no_trial_of_a_run(server, url, desk):
         (only,) = store.runs()
         assert only.state == "finished"
         positions = [trial.position for trial in store.trials(only.uid)]
-    assert sorted(positions) == list(range(10))
+    assert sorted(positions) == list(range(6))
 
 
 def test_a_dropped_connection_loses_no_trial_of_a_gate(server, url, desk):
@@ -178,7 +174,7 @@ def test_a_dropped_connection_loses_no_trial_of_a_gate(server, url, desk):
     (desk / "small.py").rename(desk / "suites" / "small.py")
     for words in (["init"], ["add", "."], ["commit", "-m", "one"]):
         shell.git(desk, *words)
-    process = start("gate", "HEAD", "--budget", "2", "--store", url)
+    process = start("gate", "HEAD", "--budget", "1", "-k", "64", "--store", url)
     with Store.open(url) as store:
         until(store, 2)
     terminate(server, url)
