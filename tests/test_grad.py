@@ -112,61 +112,6 @@ def test_ties_are_shared():
     np.testing.assert_array_equal(of_y, [0.5, 1.0])
 
 
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        ((), ()),
-        ((3,), ()),
-        ((1,), (5,)),
-        ((2, 3), (3,)),
-        ((2, 1), (1, 3)),
-        ((4, 1, 3), (2, 1)),
-        ((1, 1, 1), (2, 3, 4)),
-    ],
-)
-def test_what_was_broadcast_is_summed(a, b):
-    """Along every axis that an operand has not, or has with extent 1."""
-    check(lambda x, y: total(xp.tanh(x * y) + x), normal(*a), normal(*b, seed=2))
-
-
-@pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "var"])
-@pytest.mark.parametrize("keepdims", [False, True])
-def test_reductions(name, keepdims):
-    """Over the last axis of two."""
-    function = getattr(xp, name)
-    check(
-        lambda x: total(xp.tanh(function(x, axis=-1, keepdims=keepdims))), normal(3, 5)
-    )
-
-
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        ((1,), (1, 12)),
-        ((12,), (12, 1)),
-        ((3,), (3, 4)),
-        ((2, 3), (3, 4)),
-        ((2, 1), (1, 1)),
-        ((2, 2, 3), (3, 4)),
-    ],
-)
-def test_products(a, b):
-    """Of a vector, a matrix and more with a matrix."""
-    check(lambda x, w: total(xp.sigmoid(x @ w)), normal(*a), normal(*b, seed=2))
-
-
-def test_shapes_and_rows():
-    """Reshaped, transposed, of one row and of a row known at run time."""
-
-    def moved(x, y):
-        wide = xp.reshape(x, (2, 3)).T * y
-        row = wide[1] + wide[-1]
-        chosen = y[xp.sum(xp.arange(3)) - 1]
-        return total(wide) + total(row * chosen) + total(xp.expand_dims(y, 1)[0])
-
-    check(moved, normal(6), normal(3, 2, seed=2))
-
-
 def test_casts_keep_the_operands_dtype():
     """A gradient has the dtype of what it is by, rounded where the cast rounded."""
 

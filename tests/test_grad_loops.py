@@ -68,54 +68,6 @@ def test_rows_are_found_in_both_directions(reverse, options):
     check(function, normal(6, 3), normal(6, 3, seed=2), **options)
 
 
-@pytest.mark.parametrize("options", FITS)
-def test_scans_within_scans(options):
-    """Rows of rows, and what the inner one stacked read by the outer one."""
-
-    def function(xs, w):
-        def outer(c, rows):
-            def inner(d, x):
-                d = xp.tanh(d * w + x)
-                return d, d * c
-
-            d, found = xp.scan(inner, c, rows)
-            e, _ = xp.scan(lambda e, f: (e * 0.5 + f, None), d, found)
-            return e, found
-
-        c, every = xp.scan(outer, w * 0.5, xs)
-        return xp.sum(c) + xp.sum(xp.sum(xp.sum(every, axis=-1), axis=-1))
-
-    check(function, normal(4, 6, 3), normal(3, seed=2), **options)
-
-
-def test_scans_over_what_scans_stacked():
-    """One loop's rows are the next one's."""
-
-    def function(xs, w):
-        c, rows = xp.scan(lambda c, x: (xp.tanh(c + x * w),) * 2, w, xs)
-        d, more = xp.scan(lambda d, x: (d * 0.5 + x, d * x), c, rows * w, reverse=True)
-        return xp.sum(d) + xp.sum(xp.sum(more, axis=-1))
-
-    check(function, normal(5, 3), normal(3, seed=2))
-
-
-@pytest.mark.parametrize("options", FITS)
-def test_carries_that_nothing_asks_for(options):
-    """Integers, one that is not used, one that only the other's next value reads."""
-
-    def function(xs, w):
-        def step(carry, x):
-            count, a, b, unused = carry
-            scale = count.astype("float64") * 0.1
-            return (count + 1, xp.tanh(b * w + scale), a * x, unused + a), None
-
-        carry = (xp.zeros((), "int64"), w, w * 2.0, w)
-        count, a, *_ = xp.scan(step, carry, xs)[0]
-        return xp.sum(a) * count.astype("float64")
-
-    check(function, normal(6, 3), normal(3, seed=2), **options)
-
-
 def test_an_end_that_no_start_reaches():
     """The carry forgets where it began: its gradient is zero there."""
 
@@ -125,33 +77,6 @@ def test_an_end_that_no_start_reaches():
     _, (of_c, of_w) = gradients(function, normal(3), normal(3))
     np.testing.assert_array_equal(of_c, np.zeros(3))
     np.testing.assert_array_equal(of_w, np.full(3, 2.0))
-
-
-@settings(max_examples=25)
-@given(
-    st.integers(0, 30),
-    st.integers(0, 3),
-    st.booleans(),
-    st.booleans(),
-    st.integers(0, 2**31),
-)
-def test_recomputed_is_what_was_stored(length, unroll, reverse, stacks, seed):
-    """Whatever the number of iterations is divisible by."""
-    rng = np.random.default_rng(seed)
-
-    def function(xs, w, c):
-        def step(c, x):
-            c = xp.sigmoid(c * w - x)
-            return c, (c * c if stacks else None)
-
-        c, rows = xp.scan(step, c, xs, reverse=reverse, unroll=unroll)
-        return xp.sum(c) + (xp.sum(xp.sum(rows, axis=-1)) if stacks else 0.0)
-
-    arrays = [rng.standard_normal(shape) for shape in ((length, 2), (2,), (2,))]
-    stored, again = (gradients(function, *arrays, **options) for options in FITS)
-    np.testing.assert_allclose(stored[0], again[0], rtol=1e-14)
-    for one, other in zip(stored[1], again[1], strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
 
 
 @settings(max_examples=30)
@@ -290,31 +215,6 @@ def test_segments_take_the_least_memory_there_is(length):
     assert seen == min([length * 4, *sizes])
 
 
-def test_chains_have_their_own():
-    """Each is what one alone would give; the weights' are not added up."""
-    arrays = perceptron()
-    xs = normal(3, 1, seed=7)
-    both = forward_and_backward(20)
-    many = evaluated(vmap(both, (0, None, None, None)), xs, *arrays[1:], np.array(1))
-    for place, x in enumerate(xs):
-        one = evaluated(both, x, *arrays[1:], np.array(1))
-        for a, b in zip(many, one, strict=True):
-            np.testing.assert_allclose(a[place], b, rtol=1e-13)
-
-
-def test_gradients_within_loops():
-    """Steps along a gradient, and the gradient of where they lead."""
-
-    def function(xs, w):
-        def step(c, x):
-            slope = grad(lambda c: xp.sum(xp.tanh(c * w + x)))(c)
-            return c - 0.1 * slope, None
-
-        return xp.sum(xp.scan(step, w, xs)[0])
-
-    check(function, normal(5, 3), normal(3, seed=2))
-
-
 @pytest.mark.parametrize("options", FITS)
 def test_gradients_of_gradients_of_scans(options):
     """The second one goes through a loop that goes back."""
@@ -386,23 +286,6 @@ def test_a_pass_forward_and_backward_is_one_kernel(dtype, options):
     for ours, theirs in zip(seen, expected, strict=True):
         room = 256 * unit * np.abs(theirs).max() + tiny
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=room)
-
-
-@pytest.mark.parametrize("options", FITS)
-@pytest.mark.parametrize("function", [recurrent, last])
-def test_gradients_of_rows_are_compiled(function, options):
-    """Stacked by a backward loop, or by segments of one."""
-    arrays = normal(12, 3), normal(3, 3), normal(3, seed=2)
-    slopes = value_and_grad(function, (0, 1, 2), **options)
-
-    def both(xs, w, c):
-        value, found = slopes(xs, w, c)
-        return value, *found
-
-    for ours, theirs in zip(
-        kernel(both)(*arrays), evaluated(both, *arrays), strict=True
-    ):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-13)
 
 
 def test_the_documented_example_runs():
