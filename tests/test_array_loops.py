@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import reference
@@ -42,71 +40,6 @@ class Pair(NamedTuple):
 
     mean: object
     count: object
-
-
-@pytest.mark.parametrize("length", [0, 1, 2, 7])
-@pytest.mark.parametrize("reverse", [False, True])
-def test_a_scan_is_a_python_loop_over_rows(length, reverse):
-    """Carry and stacked values, from either end; no iteration, one, a prime."""
-
-    def scanned(x, w, rows):
-        def step(carry, row):
-            after = xp.exp(-(carry @ w)) + row
-            return after, {"before": carry, "sum": xp.sum(after)}
-
-        last, kept = xp.scan(step, x, rows, reverse=reverse)
-        return {"last": last, **kept}
-
-    x, w, rows = normal(3), normal(3, 3), normal(length, 3)
-    seen = oracle(scanned, x, w, rows)
-    carry, before, sums = x.astype(float), np.zeros((length, 3)), np.zeros(length)
-    order = range(length)
-    for i in reversed(order) if reverse else order:
-        before[i] = carry
-        carry = np.exp(-(carry @ w.astype(float))) + rows[i]
-        sums[i] = carry.sum()
-    np.testing.assert_allclose(seen["last"], carry)
-    np.testing.assert_allclose(seen["before"], before)
-    np.testing.assert_allclose(seen["sum"], sums)
-
-
-@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 5))
-@settings(max_examples=40, deadline=None)
-def test_a_length_given_at_launch_is_the_number_of_iterations(given_, most, step):
-    """Counted by the carry, whether it or the condition ends the loop."""
-
-    def counted(x, *, most: int):
-        def again(state):
-            count, left = state
-            return count + 1, left - step
-
-        fresh = xp.sum(x).astype("int64") * 0
-        count, _ = xp.while_loop(
-            lambda s: s[1] > 0, again, (fresh, fresh + given_), most
-        )
-        return count
-
-    seen = oracle(counted, normal(2), most=most)["out"]
-    assert seen == min(most, -(-given_ // step))
-
-
-@pytest.mark.parametrize(("lower", "upper"), [(0, 5), (3, 3), (4, 1), (-2, 3)])
-def test_a_for_loop_counts_between_bounds_given_or_known(lower, upper):
-    """From lower to below upper; not at all where there is nothing between."""
-
-    def known(x):
-        return xp.fori_loop(lower, upper, lambda i, c: c * 2.0 + i.astype(F32), x)
-
-    def given_(x, *, lower: int, upper: int):
-        return xp.fori_loop(lower, upper, lambda i, c: c * 2.0 + i.astype(F32), x)
-
-    x = normal(2)
-    expected = x.astype(float)
-    for i in range(lower, upper):
-        expected = expected * 2.0 + i
-    np.testing.assert_allclose(oracle(known, x)["out"], expected)
-    seen = oracle(given_, x, lower=lower, upper=upper)["out"]
-    np.testing.assert_allclose(seen, expected)
 
 
 @pytest.mark.parametrize("integer", [np.int64, np.uint8, np.array])
@@ -207,33 +140,6 @@ def test_noise_drawn_ahead_is_drawn_in_the_loop():
     for i in range(6):
         carry = carry * 0.5 + (i + 11) * 3 / 7
     np.testing.assert_allclose(reference.evaluate(made, [x, key])["out"], carry)
-
-
-def test_loops_nest():
-    """An inner loop starts anew in each iteration, and reads the outer carry."""
-
-    def scanned(x, rows):
-        def outer(c, row):
-            def inner(d, i):
-                return d * 0.5 + row * i.astype(F32) + c, xp.sum(d)
-
-            d, sums = xp.scan(inner, c, xp.arange(3))
-            return d, xp.sum(sums)
-
-        return xp.scan(outer, x, rows)
-
-    x, rows = normal(2), normal(4, 2)
-    seen = oracle(scanned, x, rows)
-    c, sums = x.astype(float), []
-    for row in rows.astype(float):
-        d, total = c, 0.0
-        for i in range(3):
-            total += d.sum()
-            d = d * 0.5 + row * i + c
-        sums.append(total)
-        c = d
-    np.testing.assert_allclose(seen["out0"], c)
-    np.testing.assert_allclose(seen["out1"], sums)
 
 
 def test_nan_goes_through_a_loop_and_ends_no_condition_that_compares():

@@ -214,34 +214,6 @@ def test_factors_may_be_computed_and_lie_anyhow(made, shapes, answer):
     assert len(seen) == 1
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "bias_relu",
-        "bias_gelu",
-        "residual",
-        "in_place",
-        "scaled",
-        "two_outputs",
-        "batched",
-    ],
-)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_follows_from_the_sums_is_as_the_plain_nest_has_it(name, dtype):
-    """The same program by loops, whose sums are other roundings of the same."""
-    made = getattr(programs, name)
-    arrays = drawn(made, RAGGED, dtype, seed=4)
-    program = simplify(made.program(*arrays))
-    every = strategies.candidates(program, machine())
-    plain = next(each for each in every if not each.multiplies_blocks)
-    expected = run(made, arrays, plain)
-    near = {"float32": 2e-5, "bfloat16": 2e-2}[dtype]
-    for schedule in random.Random(name).sample(blocked(program), 6):
-        for one, other in zip(run(made, arrays, schedule), expected, strict=True):
-            a, b = (each.astype(np.float64) for each in (one, other))
-            np.testing.assert_allclose(a, b, rtol=near, atol=near * 20)
-
-
 def blocking(shape=(64, 96, 768), dtype="float32", name="product"):
     """Return a maker of blockings of a product."""
     made = getattr(programs, name)

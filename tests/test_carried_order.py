@@ -8,7 +8,7 @@ from steelyard_kernels.dtypes import float32
 from steelyard_kernels.ir.builder import Builder, const, index
 from steelyard_kernels.ir.loops import Buffer, Effect, For, Let, Load, Store
 from steelyard_kernels.ir.verify import verify
-from steelyard_kernels.nest.carried.order import early, guarded, ordered
+from steelyard_kernels.nest.carried.order import early, guarded
 
 WAIT = Effect("warp_barrier")
 
@@ -82,21 +82,6 @@ def test_a_turn_with_two_barriers_needs_no_more(times):
     kernel, loop = exchanging(3, times=times)
     assert guarded(loop, WAIT).body == loop.body
     ran(kernel, np.ones(32, np.float32))
-
-
-@pytest.mark.parametrize("carried", [False, True])
-@pytest.mark.parametrize("times", [1, 2, 4])
-def test_the_order_changes_no_result(carried, times):
-    """Whether all can be early, or nothing."""
-    x = np.random.default_rng(times).integers(-9, 9, 32).astype(np.float32)
-    kernel, loop = exchanging(4, carried=carried, times=times)
-    plain = ran(changed(kernel, lambda node: guarded(node, WAIT)), x)
-    made = type(kernel)(
-        kernel.name, kernel.parameters, ordered(kernel.body, 32), kernel.threads
-    )
-    assert np.array_equal(ran(made, x), plain)
-    assert not any(isinstance(node, Effect) for node in made.body)
-    assert len(early(loop, WAIT).body) <= len(loop.body)
 
 
 def test_what_is_written_first_and_read_last_waits_at_the_end():

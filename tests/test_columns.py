@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from steelyard_kernels import array as xp
-from steelyard_kernels import dtypes
 from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.function import kernel
@@ -31,41 +30,6 @@ def of_squares(x, c):
 def extremes(x):
     """Return the range of each column, for each of the leading axes."""
     return xp.max(x, axis=-2) - xp.min(x, axis=-2)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_sums_of_columns_are_within_their_bound(shape, dtype):
-    """Of n values each takes part in n roundings, and in two before: Higham, 2002, 3.1."""
-    rng = np.random.default_rng(1)
-    x, c = (rng.standard_normal(k).astype(dtype) for k in (shape, shape[-1]))
-    schedules = by_columns(of_squares, x, c)
-    assert schedules
-    kept = dtypes.of(dtype)
-    wide = dtypes.float32 if kept in dtypes.HALVES else kept
-    of, by = x.astype("float64"), c.astype("float64")
-    exact = np.square(of - by).sum(-2) + 2 * of.mean(-2)
-    most = np.square(np.abs(of) + np.abs(by)).sum(-2) + 2 * np.abs(of).mean(-2)
-    bound = most * ((shape[-2] + 4) * 2.0**-wide.digits + 4 * 2.0**-kept.digits)
-    for schedule in schedules:
-        work = of_squares.bind(x, c, schedule=schedule)
-        work.launch()
-        (found,) = work.outputs.values()
-        assert (np.abs(found.astype("float64") - exact) <= bound).all(), schedule.label
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_extremes_of_columns_are_exact(shape):
-    """A NaN among them included."""
-    x = np.random.default_rng(2).standard_normal(shape).astype("float32")
-    x[..., -1, 0] = np.nan
-    schedules = by_columns(extremes, x)
-    assert schedules
-    for schedule in schedules:
-        work = extremes.bind(x, schedule=schedule)
-        work.launch()
-        (found,) = work.outputs.values()
-        assert np.array_equal(found, x.max(-2) - x.min(-2), equal_nan=True)
 
 
 def flags_of(x):

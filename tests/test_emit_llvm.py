@@ -80,58 +80,6 @@ def test_lanes_that_are_masked_off_are_neither_read_nor_written(run_kernel):
                 assert np.array_equal(kept, expected)
 
 
-@pytest.mark.parametrize("bounds", [(0, 0), (0, 1), (3, 3), (5, 2), (-7, 11), (2, 9)])
-@pytest.mark.parametrize("known", [True, False])
-def test_a_loop_is_a_range_and_carries_its_state(run_kernel, bounds, known):
-    """No iteration gives the first value, whether or not the bounds are known."""
-    low, high = Var("low", INDEX), Var("high", INDEX)
-    y = Buffer("y", int64, index(1), access="out")
-    b = Builder()
-    start, stop = [index(x) for x in bounds] if known else (low, high)
-    with b.loop(start, stop, 3, index(1)) as loop:
-        loop.yields(
-            b.let("add", b.let("multiply", loop.carried[0], index(31)), loop.var)
-        )
-    b.store(y, 0, loop.results[0])
-    seen, expected = np.empty(1, np.int64), 1
-    run_kernel(b.kernel("ranged", [y, low, high]), seen, *bounds)
-    for i in range(*bounds, 3):
-        expected = expected * 31 + i
-    assert seen[0] == expected
-
-
-def test_a_branch_gives_the_values_of_the_side_that_ran(run_kernel):
-    """Nested in a loop, with a side that does nothing."""
-    y = Buffer("y", int64, index(6), access="inout")
-    b = Builder()
-    with b.loop(0, 6, 1, index(0)) as loop:
-        odd = b.let("equal", b.let("rem", loop.var, index(2)), index(1))
-        with b.branch(odd) as branch:
-            b.store(y, loop.var, loop.carried[0])
-            branch.gives(b.let("add", loop.carried[0], index(10)))
-            branch.otherwise()
-            branch.gives(loop.carried[0])
-        with b.branch(odd):
-            b.store(y, b.at("subtract", loop.var, 1), index(-5))
-        loop.yields(branch.results[0])
-    seen = np.full(6, -1)
-    run_kernel(b.kernel("branches", [y]), seen)
-    assert seen.tolist() == [-5, 0, -5, 10, -5, 20]
-
-
-def test_scratch_memory_is_the_same_in_every_iteration(run_kernel):
-    """It is reserved once, however often the loop around it runs."""
-    y = Buffer("y", float32, N, access="inout")
-    b = Builder()
-    with b.loop(0, N, 16) as loop:
-        scratch = b.alloc("scratch", float32, 1 << 14)
-        b.store(scratch, 16, b.load(y, loop.var, 16))
-        b.store(y, loop.var, b.let("add", *[b.load(scratch, 16, 16)] * 2))
-    seen = np.ones(16 << 10, np.float32)
-    run_kernel(b.kernel("scratched", [y, N]), seen, seen.size)
-    assert np.all(seen == 2)
-
-
 def streaming(alignment):
     """Copy x to y by streaming stores of a stated alignment."""
     x = Buffer("x", float32, N)

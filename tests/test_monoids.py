@@ -70,23 +70,6 @@ TRUTHS = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", TRUTHS)
-def test_what_is_made_of_reductions_is_numpys(name, shape):
-    """Of rows with zeros and of rows without."""
-    x = np.random.default_rng(3).integers(0, 3, shape) / 2.0
-    x[1] = np.where(x[1] == 0, 1.0, x[1])
-
-    @kernel
-    def of_rows(x):
-        return getattr(xp, name)(x, axis=-1)
-
-    seen = of_rows(x)
-    want = TRUTHS[name](x, axis=-1)
-    assert seen.dtype == want.dtype
-    np.testing.assert_allclose(seen, want, rtol=1e-13)
-
-
 def _over(name, axis):
     return lambda x: getattr(xp, name)(x, axis=axis)
 

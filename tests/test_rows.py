@@ -7,8 +7,6 @@ from steelyard_kernels import array as xp
 from steelyard_kernels import reference
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Chain, Row
-from steelyard_kernels.expression.rows import in_memory
-from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.function import kernel
 
 A = np.random.default_rng(3).standard_normal((4, 3))
@@ -46,23 +44,6 @@ def test_a_known_row_of_what_is_computed_is_numpys(name, index):
     made = kernel(lambda a, b: compute(xp, a, b)[index] * 1).program(A, B)
     seen = reference.evaluate(made, [A, B])["out"]
     np.testing.assert_allclose(seen, compute(np, A, B)[index])
-
-
-@pytest.mark.parametrize("name", COMPUTED)
-@pytest.mark.parametrize("index", [-7, -1, 0, 3, 9])
-def test_a_row_at_an_index_of_launch_is_taken_of_inputs_alone(name, index):
-    """From either end; an index beyond these is the first or the last row."""
-    compute = COMPUTED[name]
-
-    def rowed(a, b, i):
-        return compute(xp, a, b)[i] * 1
-
-    i = np.asarray(index)
-    made = kernel(rowed).program(A, B, i)
-    rows = [node for node in everywhere(made.nodes) if isinstance(node, Row)]
-    assert all(map(in_memory, [row.arg for row in rows]))
-    seen = reference.evaluate(made, [A, B, i])["out"]
-    np.testing.assert_allclose(seen, compute(np, A, B)[min(max(index, -4), 3)])
 
 
 @pytest.mark.parametrize("index", [0, 2])

@@ -1,7 +1,6 @@
 """What a GPU's threads compute of rows by fewer instructions is as right as before."""
 
 import numpy as np
-import pytest
 import simt
 from labels import schedule_of
 
@@ -121,23 +120,6 @@ def test_what_a_row_shares_divides_as_a_division_does():
     np.testing.assert_allclose(found, want, rtol=2.0**-22, atol=2.0**-149)
     zero = want == 0
     np.testing.assert_array_equal(np.signbit(found[zero]), np.signbit(want[zero]))
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32"])
-def test_places_of_extrema_are_numpys(dtype):
-    """The first of equal ones, zeros of both signs among them, or the first NaN."""
-    x = np.random.default_rng(7).integers(-9, 9, (8, 256)).astype(dtype)
-    if dtype != "int32":
-        x[1, 100:], x[2, 7], x[2, 9] = np.nan, np.inf, np.inf
-        x[3], x[4], x[5] = -np.inf, np.inf, np.nan
-        x[6] = 0.0
-        x[6, :5] = -0.0
-        x[7, 3], x[7, 5], x[7, 8] = np.inf, np.nan, -np.inf
-    for found, want in zip(on_threads(most, x), (np.argmax, np.argmin), strict=True):
-        assert found.dtype == np.int64
-        np.testing.assert_array_equal(found, want(x, -1))
-    for found, want in zip(most(x), (np.argmax, np.argmin), strict=True):
-        np.testing.assert_array_equal(found, want(x, -1))
 
 
 def test_extrema_of_halves_stay_halves_until_they_are_used():

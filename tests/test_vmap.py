@@ -8,7 +8,6 @@ import pytest
 from steelyard_kernels import array as xp
 from steelyard_kernels import cost, reference
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.expr import Chains
 from steelyard_kernels.function import kernel
 from steelyard_kernels.vmap import vmap
 
@@ -26,24 +25,6 @@ def walk(x, key, w, *, most: int = 20):
     x = xp.while_loop(lambda c: xp.max(c) < 9.0, lambda c: c * 1.5, x, most)
     back, _ = xp.scan(lambda g, y: (g * 0.5 + y, None), x, kept, reverse=True)
     return {"x": x, "kept": kept, "back": back}
-
-
-@pytest.mark.parametrize("chains", [1, 2, 7])
-def test_each_chain_is_what_it_is_alone(chains):
-    """Loops of different lengths, rows, stacked values; some arguments shared."""
-    rng = np.random.default_rng(chains)
-    x = rng.standard_normal((chains, 3)).astype(F32)
-    w = rng.standard_normal((3, 3)).astype(F32)
-    keys = np.arange(chains) * 5
-    many = kernel(vmap(walk, (0, 0, None))).program(x, keys, w)
-    assert many.chains == chains
-    assert all(isinstance(output.value, Chains) for output in many.outputs)
-    seen = reference.evaluate(many, [x, keys, w], {"most": 20})
-    one = kernel(walk).program(x[0], np.asarray(0), w)
-    for chain in range(chains):
-        alone = reference.evaluate(one, [x[chain], keys[chain], w], {"most": 20})
-        for name, value in alone.items():
-            np.testing.assert_allclose(seen[name][chain], value)
 
 
 def test_each_chain_runs_as_often_as_its_own_length_says():
