@@ -47,17 +47,6 @@ def test_the_text_of_a_kernel_is_golden_and_runs(golden, run_kernel):
     assert np.allclose(y, x.sum(1, dtype=np.float64), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 3, 4, 5, 997])
-@pytest.mark.parametrize("threads", [0, 1])
-def test_every_row_is_taken_once_whatever_the_chunks(run_kernel, rows, threads):
-    """Chunks that divide the extent, that do not, and none at all."""
-    x = np.ones((rows, 37), np.float32)
-    y = np.full(rows + 1, -1, np.float32)
-    pool = cpu.pool_size() if threads == 0 else 1
-    run_kernel(row_sums(threads), x, y, rows, threads=pool)
-    assert y.tolist() == [37.0] * rows + [-1.0]
-
-
 def test_lanes_that_are_masked_off_are_neither_read_nor_written(run_kernel):
     """They read as zero, and what they would overwrite is kept."""
     for dtype in (float16, bfloat16, float32, float64, int32, int64, bool_):

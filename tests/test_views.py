@@ -123,33 +123,6 @@ TAKEN = {  # and an array of ints below 4
 }
 
 
-@pytest.mark.parametrize("name", TAKEN)
-def test_elements_are_taken_where_indices_say(name):
-    """And what is taken twice gets both cotangents."""
-    ours, theirs, shape = TAKEN[name]
-    indices = np.random.default_rng(1).integers(
-        0, 2 if "broadcast" in name else 4, shape
-    )
-    indices = np.asarray(indices)
-    expected = theirs(X, indices)
-    (seen,) = evaluated(ours, X, indices)
-    np.testing.assert_array_equal(seen, expected)
-    weights = np.cos(np.arange(expected.size)).reshape(expected.shape)
-
-    def loss(x):
-        # Constants of the kernel: what is differentiated by all arguments is floating.
-        flat = xp.stack([xp.full((), float(i), "float64") for i in indices.ravel()])
-        where = xp.reshape(flat, indices.shape).astype("int64")
-        return xp.sum(
-            ours(x, where)
-            * xp.cos(
-                xp.reshape(xp.arange(expected.size).astype("float64"), weights.shape)
-            )
-        )
-
-    check(loss, X)
-
-
 def both(name):
     """Return a function over our arrays, and what NumPy makes of X."""
     row = FUNCTIONS[name]
