@@ -223,37 +223,6 @@ def test_halves_are_added_up_in_float32():
     np.testing.assert_allclose(found, answer, rtol=2.0**-11, atol=1e-3)
 
 
-@pytest.mark.parametrize("place", [0, 1])
-@pytest.mark.parametrize(
-    ("name", "shape", "how"),
-    [
-        ("conv2d", (2, 4, 3, 2), {"stride": 2, "padding": 1}),
-        ("conv2d", (2, 2, 3, 2), {"groups": 2}),
-        ("conv_transpose2d", (4, 2, 3, 2), {"stride": (2, 3)}),
-        ("conv_transpose2d", (4, 1, 3, 2), {"stride": 2, "padding": 1, "groups": 2}),
-        ("conv_transpose2d", (4, 2, 3, 2), {"stride": 3, "dilation": (3, 2)}),
-    ],
-)
-def test_gradients_are_those_of_every_product(name, shape, how, place):
-    """Of a weighted sum, which is linear in each array: against unit steps of it."""
-    function = scattered if "transpose" in name else direct
-    x, w = normal(1, 4, 5, 6), normal(*shape)
-    c = normal(*function(x, w, **how).shape)
-    total = kernel(
-        lambda x, w, c: grad(
-            lambda x, w: xp.sum(getattr(xp, name)(x, w, **how) * c), place
-        )(x, w)
-    )
-    given = [x, w]
-    answer = np.zeros(given[place].shape)
-    for at in np.ndindex(answer.shape):
-        step = [np.array(each, float) for each in given]
-        step[place] = np.zeros(answer.shape)
-        step[place][at] = 1
-        answer[at] = (function(*step, **how) * c).sum()
-    np.testing.assert_allclose(total(x, w, c), answer, rtol=0, atol=1e-4)
-
-
 @pytest.mark.parametrize(
     "function",
     [

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from gpu_cases import FLOATS, numbers, rounded, valued
+from gpu_cases import FLOATS, rounded, valued
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +13,6 @@ from steelyard_kernels.dtypes import (
     int32,
     int64,
 )
-from steelyard_kernels.emit.llvm import emit
 from steelyard_kernels.ir.builder import Builder, const, index
 from steelyard_kernels.ir.loops import INDEX, Buffer, Var
 
@@ -27,17 +26,6 @@ def agree(seen, expected, dtype):
     return np.array_equal(
         valued(seen, dtype), valued(expected, dtype), equal_nan=dtype.kind == "float"
     )
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("op", ["negative", "abs"])
-def test_signs_are_numpys(elementwise, op, dtype):
-    """Of zeros and infinities too."""
-    a = numbers(dtype)
-    expected = {"negative": np.negative, "abs": np.abs}[op](valued(a, dtype))
-    seen = elementwise(lambda t, x: t.let(op, x), [a], dtype, sources=[dtype])
-    signs = np.signbit(valued(seen, dtype)) == np.signbit(expected)
-    assert np.all(signs | np.isnan(expected))
 
 
 def test_a_fused_multiply_add_rounds_once(elementwise):
@@ -58,46 +46,6 @@ def reduction(op, dtype, lanes):
 
 
 REDUCED = {"reduce_add": np.sum, "reduce_minimum": np.min, "reduce_maximum": np.max}
-
-
-@pytest.mark.parametrize("lanes", [1, 2, 16, 64])
-@pytest.mark.parametrize("dtype", [*FLOATS, int32, int64], ids=str)
-@pytest.mark.parametrize("op", REDUCED)
-def test_a_vector_reduces_to_its_sum_or_bound(run_kernel, op, dtype, lanes):
-    """Small integers, whose sums are exact in any order; then a NaN."""
-    values = np.random.default_rng(lanes).integers(-9, 9, lanes).astype(np.float64)
-    for nan in (False, True) if dtype.kind == "float" else (False,):
-        if nan:
-            values[lanes // 2] = np.nan
-        x, y = rounded(values, dtype), np.empty(1, dtype.numpy)
-        run_kernel(reduction(op, dtype, lanes), x, y)
-        expected = np.array([REDUCED[op](values)])
-        if dtype.kind == "float":
-            assert agree(y, rounded(expected, dtype), dtype)
-        else:
-            assert y[0] == expected[0]
-
-
-@pytest.mark.parametrize("op", ["reduce_bitwise_and", "reduce_bitwise_or"])
-def test_masks_reduce_to_all_and_any(run_kernel, op):
-    """Of 16 lanes: none, one, all but one, all."""
-    for ones in (0, 1, 15, 16):
-        x, y = np.arange(16) < ones, np.empty(1, bool)
-        run_kernel(reduction(op, bool_, 16), x, y)
-        assert y[0] == (x.all() if op == "reduce_bitwise_and" else x.any())
-
-
-@pytest.mark.parametrize("count", [-1, 0, 5, 16, 99])
-def test_a_mask_of_a_known_count_is_a_constant(run_kernel, count):
-    """It costs no instructions, and holds the same lanes."""
-    y = Buffer("y", bool_, index(16), access="out")
-    b = Builder()
-    b.store(y, 0, b.mask_below(count, 16))
-    kernel = b.kernel("mask", [y])
-    assert "icmp" not in emit(kernel, HOST)
-    seen = np.empty(16, bool)
-    run_kernel(kernel, seen)
-    assert np.array_equal(seen, np.arange(16) < count)
 
 
 @given(count=st.integers(-(2**63), 2**63 - 1))

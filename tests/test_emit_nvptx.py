@@ -6,7 +6,6 @@ import gpu_cases
 import numpy as np
 import nvptx_host
 import pytest
-import simt
 from gpu_cases import COUNT, THREADS
 from hypothesis import given
 from hypothesis import strategies as st
@@ -159,23 +158,6 @@ def test_register_buffers_become_registers(dtype):
     seen = resources(turns(5, 5, dtype))
     assert (seen.stack, seen.local_loads) == (0, 0)
     assert seen.loads_128 == seen.stores_128 == 5 * dtype.bytes // 2
-
-
-@given(st.integers(0, 4), st.booleans())
-def test_spelled_out_or_not_a_loop_computes_the_same(count, rolled):
-    """No turn, one, several; nested, carried; on this machine and by the interpreter."""
-    kernel = turns(count, 0 if rolled else 4)
-    x = np.random.default_rng(count).integers(-9, 9, 32 * 8 * count).astype(np.float16)
-    y, total = np.zeros_like(x), np.zeros(32, np.float32)
-    verify(kernel, "cuda")
-    nvptx_host.load([emit(kernel)], ["kernel"])("kernel", 1, 32, x, y, total, x.size)
-    want = {"x": x, "y": np.zeros_like(x), "total": np.zeros_like(total), "n": x.size}
-    if not rolled:  # the interpreter, too, wants constants as places in registers
-        simt.run(kernel, want, 1)
-        assert np.array_equal(y, want["y"])
-        assert np.array_equal(total, want["total"])
-    assert np.array_equal(y, 3 * x)
-    assert np.array_equal(total, 6 * x.reshape(32, -1).sum(1, dtype=np.float32))
 
 
 def branches(count, unroll):

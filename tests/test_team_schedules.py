@@ -95,15 +95,6 @@ ALONG = [
     "i:r2.grid j:v4.r2.thread64.cluster2.serial",
     "i:grid j:v4.r2.thread64.cluster2.serial blocks4",
 ]
-ACROSS = [
-    "i:thread32.grid j:r4.thread8.serial",
-    "i:v4.thread16.grid j:r4.thread8.serial",
-    "i:v2.thread8.grid j:r2.thread16.serial",
-    "i:thread16.grid j:r2.thread2.serial",
-    "i:thread4.grid j:r2.thread32.serial",
-    "i:v4.thread16.grid j:r2.thread8.cluster2.serial",
-    "i:v4.thread8.grid j:r1.thread4.cluster4.serial",
-]
 
 
 @pytest.mark.parametrize("label", ALONG)
@@ -174,17 +165,6 @@ def test_rows_beyond_a_blocks_registers_are_walked_by_its_threads():
         chosen = strategies.heuristic(layernorm(8192, width), H200)
         assert chosen.threads >= 256
         assert chosen.cuts[-1].at(Place.VECTOR) == 8
-
-
-@pytest.mark.parametrize("label", ACROSS)
-@pytest.mark.parametrize("rows", [30, 100])
-def test_columns_by_threads(label, rows):
-    """Neighbours in memory are neighbours of a warp, whatever is reduced."""
-    x = np.random.default_rng(2).standard_normal((rows, 72)).astype(np.float32)
-    program = simplify(across.program(x))
-    total, most = launched(program, label, [x])
-    np.testing.assert_allclose(total, x.astype(np.float64).sum(0), atol=1e-5)
-    np.testing.assert_array_equal(most, x.max(0))
 
 
 @pytest.mark.parametrize(("columns", "blocks"), [(1024, 4), (4096, 1)])
