@@ -27,24 +27,18 @@ from steelyard_kernels.targets import machine
 
 CASES = [
     ("plain", (1, 2, 128, 128, 64, 64), "float32"),
-    ("plain", (2, 1, 100, 136, 64, 64), "float32"),
     ("plain", (1, 1, 1, 1, 32, 32), "float32"),
     ("plain", (1, 1, 1, 131, 64, 64), "float32"),
     ("plain", (1, 1, 7, 13, 5, 3), "float32"),
     ("plain", (1, 3, 37, 200, 80, 80), "float16"),
     ("plain", (1, 1, 72, 72, 40, 96), "bfloat16"),
-    ("plain", (1, 1, 53, 300, 256, 256), "float32"),
     ("causal", (1, 2, 192, 192, 64, 64), "float32"),
     ("causal", (1, 1, 200, 264, 64, 64), "float16"),
     ("causal", (1, 1, 264, 200, 64, 64), "float32"),  # queries without keys
-    ("causal", (1, 1, 53, 53, 17, 17), "float32"),
-    ("biased", (2, 2, 72, 136, 64, 64), "float32"),
     ("biased", (2, 2, 71, 137, 32, 32), "float16"),
-    ("padded", (3, 2, 72, 130, 64, 64), "float32"),
     ("unseen", (3, 2, 72, 130, 64, 64), "float32"),  # a sequence without keys
     ("unseen", (2, 1, 19, 67, 64, 64), "float16"),
     ("by_sequence", (2, 3, 136, 72, 64, 64), "float32"),
-    ("grouped", (2, 2, 72, 136, 64, 64), "float16"),
     ("grouped", (2, 2, 1, 137, 64, 64), "float32"),
 ]
 
