@@ -315,43 +315,6 @@ def test_tuned_parts_are_looked_for_each_time(kept, monkeypatch):
     assert "partition" in phases_of(layers)[0]
 
 
-def test_what_a_build_depends_on_is_in_its_key():
-    """Another shape, dtype, schedule, target, constant or alignment is another build."""
-
-    def other(a, b, *, s=3.0):
-        return a + s * b
-
-    def constant(a, b, *, s=3.0):
-        return a + (s + 1.0) * b
-
-    cpu, gpu = parse("cpu"), parse("cuda:sm_80")
-    program = library.triad.program(*SPECS)
-    keys = [
-        key(program, None, cpu, aligned=True),
-        key(program, None, cpu, aligned=False),
-        key(program, None, gpu, aligned=True),
-        key(program, None, parse("cuda:sm_90a"), aligned=True),
-        key(program, vectors(16), cpu, aligned=True),
-        key(program, vectors(16, 2), cpu, aligned=True),
-        key(kernel(constant).program(*SPECS), None, cpu, aligned=True),
-        key(
-            library.triad.program(*((((101,), "float32"),) * 2)),
-            None,
-            cpu,
-            aligned=True,
-        ),
-        key(
-            library.triad.program(*((((100,), "float64"),) * 2)),
-            None,
-            cpu,
-            aligned=True,
-        ),
-    ]
-    assert len(set(keys)) == len(keys)
-    named = kernel(other).program(*SPECS)
-    assert key(named, None, cpu, aligned=True) == keys[0]  # a name is nothing
-
-
 def test_an_entry_that_is_not_ours_is_a_miss(kept):
     """Whatever lies under a key, the build goes on and replaces it."""
     program = library.copy.program(((64,), "float32"))
