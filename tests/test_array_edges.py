@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from pairwise import pairs
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes, kernel
@@ -17,9 +18,15 @@ def same(seen, want):
     np.testing.assert_allclose(seen, want, rtol=1e-14)
 
 
-@pytest.mark.parametrize("keepdims", [False, True])
-@pytest.mark.parametrize("shape", [(), (3,), (0, 2), (2, 1, 3)], ids=str)
-@pytest.mark.parametrize("name", [*REDUCTIONS, "any", "all", "count_nonzero"])
+@pytest.mark.parametrize(
+    ("name", "shape", "keepdims"),
+    pairs(
+        [*REDUCTIONS, "any", "all", "count_nonzero"],
+        [(), (3,), (0, 2), (2, 1, 3)],
+        [False, True],
+    ),
+    ids=str,
+)
 def test_a_reduction_over_no_axes_is_one_of_each_value(name, shape, keepdims):
     """As in NumPy and the array API; integers are widened all the same."""
     x = np.random.default_rng(0).normal(0, 2, shape)

@@ -42,11 +42,16 @@ def expected(q, k, v, g, fill):
     return d @ k, d.swapaxes(-1, -2) @ q, w.swapaxes(-1, -2) @ g
 
 
-@pytest.mark.parametrize("fill", [None, -np.inf, -1e30])
 @pytest.mark.parametrize(
-    "shape", [(2, 3, 64, 64, 64, 64), (1, 2, 40, 75, 24, 40), (1, 1, 130, 130, 64, 64)]
+    ("shape", "fill"),
+    [
+        ((2, 3, 64, 64, 64, 64), None),
+        ((1, 2, 40, 75, 24, 40), -np.inf),
+        ((1, 2, 40, 75, 24, 40), -1e30),
+        ((1, 1, 130, 130, 64, 64), None),
+    ],
 )
-def test_gradients_are_five_products_and_agree_with_float64(fill, shape):
+def test_gradients_are_five_products_and_agree_with_float64(shape, fill):
     """None of their sums of products is walked as rows are, or computed again."""
     rng = np.random.default_rng(sum(shape))
     batch, heads, m, n, depth, columns = shape
