@@ -117,18 +117,6 @@ def test_bulk_copies_know_what_tensor_cores_multiply():
     }
 
 
-@pytest.mark.parametrize("made", [programs.product, programs.linear])
-def test_a_typical_product_has_hundreds_of_candidates(made):
-    """Each with a name of its own, and every refusal with its reason."""
-    arrays, refused = drawn(made, (64, 768, 768), "float16"), list[str]()
-    ranked = strategies.rank(
-        simplify(made.program(*arrays)), H200, refuse=lambda _, why: refused.append(why)
-    )
-    assert len({schedule.label for schedule, _ in ranked}) == len(ranked) >= 300
-    assert refused
-    assert all("; " in why for why in refused)
-
-
 def test_the_kernel_of_the_seed_is_golden(golden):
     """64 x 768 x 768 with a bias: a cluster of four blocks divides the depth."""
     arrays = drawn(programs.bias_relu, (64, 768, 768), "float16", seed=0)

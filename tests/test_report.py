@@ -1,5 +1,4 @@
 import csv
-import errno
 import io
 import itertools
 import json
@@ -466,19 +465,3 @@ def test_a_gpus_row_is_exported_with_all_it_knows():
     assert (host["gpu"], host["mhz"], host["peak"]) == (None, None, None)
     assert "% peak" in markdown.dumps(run, with_peaks(of_gpu()))
     assert "peak_bound" in csv_report.dumps(with_peaks(of_gpu()))
-
-
-def test_a_full_disk_leaves_the_older_export(tmp_path, monkeypatch):
-    """A file is written aside and renamed."""
-    place = tmp_path / "run.json"
-    json_report.write(str(place), "old")
-
-    def half(path, content):
-        path.write_bytes(content[:1])
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("steelyard.machine.files._write", half)
-    with pytest.raises(SteelyardError, match="No space left"):
-        json_report.write(str(place), "new")
-    assert place.read_text() == "old\n"
-    assert list(tmp_path.iterdir()) == [place]
