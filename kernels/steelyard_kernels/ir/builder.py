@@ -96,9 +96,10 @@ class Builder:
         row = operation(op)
         if row is None:
             raise CompilerBug(f"{op} is no operation of the loop IR.")
-        result = row.rule.result(tuple([arg.type for arg in args]), None)
-        if result is None or row.arity != len(args):
-            shown = ", ".join(str(arg.type) for arg in args)
+        types = [arg.type for arg in args]
+        result = row.rule.result(None, *types) if len(args) == row.arity else None
+        if result is None:
+            shown = ", ".join(map(str, types))
             raise CompilerBug(f"{op}({shown}): {row.rule.sentence}.")
         var = self.fresh(result, name)
         self.body.append(Let(var, op, args))

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeAlias
 
-from steelyard_kernels.dtypes import HALVES, bool_, float32, int32, int64
+from steelyard_kernels.dtypes import bool_, float32, float64, int32, int64
 from steelyard_kernels.ir.loops import Type, typed
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.ops.row import SAME_WIDTH, Op
-
-Types: TypeAlias = tuple[Type, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A typing rule: its sentence, and the result's type (None: broken).
 
-    `result` gets the arguments' types and the type the statement states, which
-    an operation that chooses its own result (cast, splat, iota) hands back.
+    `result` gets the type the statement states, which an operation that chooses its own
+    result (cast, splat, iota) hands back, and the arguments' types.
     """
 
     sentence: str
-    result: Callable[[Types, Type | None], Type | None]
+    result: Callable[..., Type | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +38,13 @@ def is_index(type_: object) -> bool:
     return type_ in {typed(int64), typed(int32)}
 
 
-def _number(_args: Types, stated: Type | None) -> Type | None:
-    return stated if stated and is_index(stated) else None
+def _same(kinds: Collection[object]) -> Callable[..., Type | None]:
+    """All arguments of one type of these kinds or dtypes, and so is the result."""
 
-
-def _same(kinds: tuple[str, ...]) -> Callable[[Types, Type | None], Type | None]:
-    """All arguments of one type of these kinds, and so is the result."""
-
-    def result(args: Types, _stated: Type | None) -> Type | None:
-        first = args[0]
-        if first.dtype.kind not in kinds:
+    def result(_stated: Type | None, first: Type, *others: Type) -> Type | None:
+        if first.dtype.kind not in kinds and first.dtype not in kinds:
             return None
-        for other in args:
+        for other in others:
             if other is not first:
                 return None
         return first
@@ -60,124 +52,86 @@ def _same(kinds: tuple[str, ...]) -> Callable[[Types, Type | None], Type | None]
     return result
 
 
-def _fused(args: Types, stated: Type | None) -> Type | None:
-    return None if args[0].dtype in HALVES else _same(("float",))(args, stated)
-
-
-def _single(args: Types, _stated: Type | None) -> Type | None:
-    return args[0] if args[0].dtype is float32 else None
-
-
-def _comparison(args: Types, _stated: Type | None) -> Type | None:
-    a, b = args
-    return typed(bool_, a.lanes) if a == b else None
-
-
-def _select(args: Types, _stated: Type | None) -> Type | None:
-    condition, a, b = args
-    fits = condition.dtype is bool_ and condition.lanes in {1, a.lanes}
-    return a if fits and a == b else None
-
-
-def _cast(args: Types, stated: Type | None) -> Type | None:
-    return stated if stated and stated.lanes == args[0].lanes else None
-
-
-def _bits(args: Types, stated: Type | None) -> Type | None:
+def _bits(stated: Type | None, given: Type) -> Type | None:
     """Give the stated type, or the other one, of as many bits."""
-    (given,) = args
     dtype = stated.dtype if stated else SAME_WIDTH.get(given.dtype)
     fits = dtype and dtype.bytes == given.dtype.bytes
     return typed(dtype, given.lanes) if dtype and fits else None
 
 
-def _splat(args: Types, stated: Type | None) -> Type | None:
-    fits = stated and args[0].lanes == 1 and stated.dtype is args[0].dtype
-    return stated if fits else None
-
-
-def _extract(args: Types, _stated: Type | None) -> Type | None:
-    vector, lane = args
-    fits = is_index(lane)
-    return typed(vector.dtype) if fits else None
-
-
-def _insert(args: Types, _stated: Type | None) -> Type | None:
-    vector, value, lane = args
-    fits = is_index(lane) and value is typed(vector.dtype)
-    return vector if fits else None
-
-
-def _interleave(args: Types, _stated: Type | None) -> Type | None:
-    first, second, count = args
-    fits = first is second and first.lanes > 1 and is_index(count)
-    return first if fits else None
-
-
-def _part(args: Types, _stated: Type | None) -> Type | None:
-    first, second = args
-    return first if first is second and first.lanes > 1 else None
-
-
-def _slide(args: Types, _stated: Type | None) -> Type | None:
-    vector, before, count = args
-    return vector if vector is before and is_index(count) else None
-
-
-def _iota(_args: Types, stated: Type | None) -> Type | None:
-    return stated if stated and stated.dtype.kind == "int" else None
-
-
-def _reduce(kinds: tuple[str, ...]) -> Callable[[Types, Type | None], Type | None]:
-    def result(args: Types, _stated: Type | None) -> Type | None:
-        (vector,) = args
-        return typed(vector.dtype) if vector.dtype.kind in kinds else None
-
-    return result
-
-
-def _mask_below(args: Types, stated: Type | None) -> Type | None:
-    fits = stated and stated.dtype is bool_ and is_index(args[0])
-    return stated if fits else None
-
-
-def _shuffle(args: Types, _stated: Type | None) -> Type | None:
-    value, lane = args
-    return value if is_index(lane) else None
-
-
-def _fetch(args: Types, _stated: Type | None) -> Type | None:
-    value, lane, width = args
-    return value if is_index(lane) and is_index(width) else None
-
-
-def _vote(args: Types, _stated: Type | None) -> Type | None:
-    return args[0] if args[0] is typed(bool_) else None
-
-
-FUSED = Rule("arguments are float32 or float64 of one type, the result's", _fused)
-SINGLE = Rule("the argument is float32, and so is the result", _single)
+FUSED = Rule(
+    "arguments are float32 or float64 of one type, the result's",
+    _same({float32, float64}),
+)
+SINGLE = Rule("the argument is float32, and so is the result", _same({float32}))
 COMPARISON = Rule(
-    "arguments are of one type, the result bool of its lanes", _comparison
+    "arguments are of one type, the result bool of its lanes",
+    lambda _, a, b: typed(bool_, a.lanes) if a == b else None,
 )
 FAR = Rule("float32 gives int32, float64 int64", _bits)
 BITCAST = Rule("a value gives one of as many bits", _bits)
-SELECT = Rule("a bool of one or all lanes chooses from two of one type", _select)
-CAST = Rule("the result has the argument's lanes", _cast)
-SPLAT = Rule("a scalar goes to every lane of its own dtype", _splat)
-EXTRACT = Rule("a vector and a constant lane give a scalar", _extract)
-INSERT = Rule("a vector, its scalar and a constant lane give the vector", _insert)
-INTERLEAVE = Rule(
-    "two vectors of one type and a constant count give one of it", _interleave
+SELECT = Rule(
+    "a bool of one or all lanes chooses from two of one type",
+    lambda _, flag, a, b: (
+        a if flag.dtype is bool_ and flag.lanes in {1, a.lanes} and a == b else None
+    ),
 )
-PART = Rule("two vectors of one type give one of it", _part)
-SLIDE = Rule("two vectors of one type and a constant index give one of it", _slide)
-IOTA = Rule("the result is an integer", _iota)
-MASK_BELOW = Rule("an index gives a bool vector", _mask_below)
-SHUFFLE = Rule("a value and a lane, an index, give the value's type", _shuffle)
-FETCH = Rule("a value, a lane and a width, indices, give the value's type", _fetch)
-VOTE = Rule("a scalar bool gives a scalar bool", _vote)
-NUMBERED = Rule("the result is an index", _number)
+CAST = Rule(
+    "the result has the argument's lanes",
+    lambda stated, a: stated if stated and stated.lanes == a.lanes else None,
+)
+SPLAT = Rule(
+    "a scalar goes to every lane of its own dtype",
+    lambda stated, a: stated if stated and a is typed(stated.dtype) else None,
+)
+EXTRACT = Rule(
+    "a vector and a constant lane give a scalar",
+    lambda _, vector, lane: typed(vector.dtype) if is_index(lane) else None,
+)
+INSERT = Rule(
+    "a vector, its scalar and a constant lane give the vector",
+    lambda _, v, scalar, lane: (
+        v if is_index(lane) and scalar is typed(v.dtype) else None
+    ),
+)
+INTERLEAVE = Rule(
+    "two vectors of one type and a constant count give one of it",
+    lambda _, a, b, count: a if a is b and a.lanes > 1 and is_index(count) else None,
+)
+PART = Rule(
+    "two vectors of one type give one of it",
+    lambda _, a, b: a if a is b and a.lanes > 1 else None,
+)
+SLIDE = Rule(
+    "two vectors of one type and a constant index give one of it",
+    lambda _, a, before, count: a if a is before and is_index(count) else None,
+)
+IOTA = Rule(
+    "the result is an integer",
+    lambda stated: stated if stated and stated.dtype.kind == "int" else None,
+)
+MASK_BELOW = Rule(
+    "an index gives a bool vector",
+    lambda stated, n: (
+        stated if stated and stated.dtype is bool_ and is_index(n) else None
+    ),
+)
+SHUFFLE = Rule(
+    "a value and a lane, an index, give the value's type",
+    lambda _, value, lane: value if is_index(lane) else None,
+)
+FETCH = Rule(
+    "a value, a lane and a width, indices, give the value's type",
+    lambda _, value, lane, width: value if is_index(lane) and is_index(width) else None,
+)
+VOTE = Rule(
+    "a scalar bool gives a scalar bool",
+    lambda _, flag: flag if flag is typed(bool_) else None,
+)
+NUMBERED = Rule(
+    "the result is an index",
+    lambda stated: stated if stated and is_index(stated) else None,
+)
 
 UNLIKE = {"where": SELECT}
 ANYWHERE = frozenset({"cpu", "cuda"})
@@ -228,9 +182,11 @@ def operation(op: str) -> Operation | None:
 @cache
 def _of_lanes(row: Op) -> Operation:
     """Return the reduction of a vector's lanes by an operation of two operands."""
-    kinds = tuple(sorted(row.kinds))
-    sentence = f"a vector of {' or '.join(kinds)} gives a scalar"
-    return Operation(1, Rule(sentence, _reduce(kinds)), ANYWHERE)
+    rule = Rule(
+        f"a vector of {' or '.join(sorted(row.kinds))} gives a scalar",
+        lambda _, v: typed(v.dtype) if v.dtype.kind in row.kinds else None,
+    )
+    return Operation(1, rule, ANYWHERE)
 
 
 @cache
@@ -244,18 +200,13 @@ def _of_row(row: Op) -> Operation:
         return Operation(row.arity, COMPARISON, ANYWHERE)
     names = sorted(each.name for each in row.only) or sorted(row.kinds)
     sentence = f"arguments are {' or '.join(names)} of one type, the result's"
-    if row.result == "bool":
-        sentence = sentence.replace("the result's", "the result bool of its lanes")
+    same = _same(row.only or row.kinds)
+    if row.result != "bool":
+        return Operation(row.arity, Rule(sentence, same), ANYWHERE)
+    sentence = sentence.replace("the result's", "the result bool of its lanes")
 
-    def result(args: Types, _stated: Type | None) -> Type | None:
-        first = args[0]
-        if first.dtype.kind not in row.kinds or (
-            row.only and first.dtype not in row.only
-        ):
-            return None
-        for other in args:
-            if other is not first:
-                return None
-        return typed(bool_, first.lanes) if row.result == "bool" else first
+    def flags(stated: Type | None, *args: Type) -> Type | None:
+        found = same(stated, *args)
+        return found and typed(bool_, found.lanes)
 
-    return Operation(row.arity, Rule(sentence, result), ANYWHERE)
+    return Operation(row.arity, Rule(sentence, flags), ANYWHERE)

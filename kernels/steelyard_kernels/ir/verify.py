@@ -203,7 +203,7 @@ class _Verifier:
         for arg in args:
             self.use(arg, node)
         stated = node.var.type
-        result = row.rule.result(tuple([arg.type for arg in args]), stated)
+        result = row.rule.result(stated, *[arg.type for arg in args])
         if result is not stated:
             _broken(f"{node.op}: {row.rule.sentence}", node)
         if node.op in {"extract", "insert"}:
