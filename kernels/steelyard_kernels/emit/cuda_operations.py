@@ -208,63 +208,36 @@ def _select(of: _Call) -> list[str]:
     ]
 
 
-def _splat(of: _Call) -> list[str]:
-    """Pack one half twice: only splats of halves are more than their scalar."""
-    return [f"{of.names[0][0]} * 0x10001u"] * parts(of.result)
+def _from_lanes(how: str) -> Callable[[_Call], list[str]]:
+    """Take a value's parts from other lanes: which, by the names behind it."""
 
+    def shape(of: _Call) -> list[str]:
+        value, *which = of.names
+        behind = ", ".join([names[0] for names in which])
+        return [
+            f"__shfl_{how}sync(0xffffffffu, {part}, {behind})"
+            for part in value[: parts(of.result)]
+        ]
 
-def _iota(of: _Call) -> list[str]:
-    return [scalar(lane, of.result.dtype) for lane in range(of.result.lanes)]
-
-
-def _mask_below(of: _Call) -> list[str]:
-    return [f"{lane} < {of.names[0][0]}" for lane in range(of.result.lanes)]
-
-
-def _position(of: _Call) -> list[str]:
-    return [f"({of.result.dtype.cuda}){of.op}Idx.x"]
-
-
-def _shuffle(of: _Call) -> list[str]:
-    function = {"shuffle_xor": "__shfl_xor_sync", "shuffle_down": "__shfl_down_sync"}
-    value, lane = of.names[0], of.names[1][0]
-    return [
-        f"{function[of.op]}(0xffffffffu, {part}, {lane})"
-        for part in value[: parts(of.result)]
-    ]
-
-
-def _fetch(of: _Call) -> list[str]:
-    value, lane, width = of.names[0], of.names[1][0], of.names[2][0]
-    return [
-        f"__shfl_sync(0xffffffffu, {part}, {lane}, {width})"
-        for part in value[: parts(of.result)]
-    ]
-
-
-def _vote(of: _Call) -> list[str]:
-    asked = of.names[0][0]
-    if of.op == "any_block":
-        return [f"__syncthreads_or({asked}) != 0"]
-    return [f"__any_sync(0xffffffffu, {asked}) != 0"]
-
-
-def _approximate(of: _Call) -> list[str]:
-    return [f"{of.op}({a})" for a in of.names[0]]
+    return shape
 
 
 SHAPES: Final[dict[str, Callable[[_Call], list[str]]]] = {
     "bitcast": _bitcast,
     "where": _select,
-    "splat": _splat,
-    "iota": _iota,
-    "mask_below": _mask_below,
-    "thread": _position,
-    "block": _position,
-    "shuffle_xor": _shuffle,
-    "shuffle_down": _shuffle,
-    "shuffle": _fetch,
-    "any_warp": _vote,
-    "any_block": _vote,
-    "exp2_approx": _approximate,
+    # One half packed twice: only splats of halves are more than their scalar.
+    "splat": lambda of: [f"{of.names[0][0]} * 0x10001u"] * parts(of.result),
+    "iota": lambda of: [scalar(k, of.result.dtype) for k in range(of.result.lanes)],
+    "mask_below": lambda of: [
+        f"{lane} < {of.names[0][0]}" for lane in range(of.result.lanes)
+    ],
+    **dict.fromkeys(
+        ("thread", "block"), lambda of: [f"({of.result.dtype.cuda}){of.op}Idx.x"]
+    ),
+    "shuffle_xor": _from_lanes("xor_"),
+    "shuffle_down": _from_lanes("down_"),
+    "shuffle": _from_lanes(""),
+    "any_warp": lambda of: [f"__any_sync(0xffffffffu, {of.names[0][0]}) != 0"],
+    "any_block": lambda of: [f"__syncthreads_or({of.names[0][0]}) != 0"],
+    "exp2_approx": lambda of: [f"{of.op}({a})" for a in of.names[0]],
 }

@@ -147,10 +147,6 @@ def _of_dot(graph: Graph, node: Dot, index: Node) -> Node | None:
     return None if part is None else graph.dot(part, node.b)
 
 
-def _of_arange(graph: Graph, node: Node, index: Node) -> Node:
-    return graph.cast(index, node.dtype)
-
-
 def _of_reshape(graph: Graph, node: Reshape, index: Node) -> Node | None:
     shape = node.shape
     if shape[0] == 1:
@@ -240,7 +236,7 @@ _RULES: Final[dict[type, Callable[[Graph, Any, Node], Node | None]]] = {
     Broadcast: _of_broadcast,
     Reduce: _of_reduce,
     Dot: _of_dot,
-    Arange: _of_arange,
+    Arange: lambda graph, node, index: graph.cast(index, node.dtype),
     Reshape: _of_reshape,
     View: _of_view,
 }

@@ -45,18 +45,6 @@ def summed_to(g: Array, shape: Shape) -> Array:
     return xp.reshape(xp.sum(g, axis=places) if places else g, shape)
 
 
-def _of_cast(g: Array, node: Cast) -> tuple[Callable[[], Array], ...]:
-    return (lambda: g.astype(node.arg.dtype),)
-
-
-def _of_broadcast(g: Array, node: Broadcast) -> tuple[Callable[[], Array], ...]:
-    return (lambda: summed_to(g, node.arg.shape),)
-
-
-def _of_reshape(g: Array, node: Reshape) -> tuple[Callable[[], Array], ...]:
-    return (lambda: xp.reshape(g, node.arg.shape),)
-
-
 def _of_reduce(g: Array, node: Reduce) -> tuple[Callable[[], Array], ...]:
     x, axes = Array(g.graph, node.arg), node.axes
     pairs = enumerate(x.shape)
@@ -322,12 +310,12 @@ def _of_row(g: Array, node: Row) -> tuple[Callable[[], Array], ...]:
 
 RULES: Final[dict[type, Rule]] = {
     Along: _of_along,
-    Broadcast: _of_broadcast,
-    Cast: _of_cast,
+    Broadcast: lambda g, node: (lambda: summed_to(g, node.arg.shape),),
+    Cast: lambda g, node: (lambda: g.astype(node.arg.dtype),),
     Dot: _of_dot,
     Gather: _of_gather,
     Reduce: _of_reduce,
-    Reshape: _of_reshape,
+    Reshape: lambda g, node: (lambda: xp.reshape(g, node.arg.shape),),
     Row: _of_row,
     Segments: _of_segments,
     View: _of_view,

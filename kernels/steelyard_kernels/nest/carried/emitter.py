@@ -98,9 +98,6 @@ class Emitter(Products):
             return value
         return self.known((value, float32), lambda: self.cast(value, float32))
 
-    def _constant(self, node: Constant) -> Value:
-        return uniform(node.value, node.dtype)
-
     def _apply(self, node: Apply) -> Value:
         fusion = self.fused.get(node.number)
         reads = (fusion.a, fusion.b, fusion.c) if fusion else node.args
@@ -119,12 +116,6 @@ class Emitter(Products):
         parts = [self.tensor(arg) for arg in reads]
         heavy = node.dtype if OPERATIONS[node.op].cost.cpu >= FUNCTION else None
         return self.each(node.shape, parts, emit, heavy=heavy)
-
-    def _cast(self, node: Cast) -> Value:
-        return self.cast(self.tensor(node.arg), node.dtype)
-
-    def _broadcast(self, node: Broadcast) -> Value:
-        return self.widen(self.tensor(node.arg), node.shape)
 
     def _arange(self, node: Arange) -> Value:
         dtype, order = node.dtype, self.checked(node.shape)
@@ -296,18 +287,16 @@ class Emitter(Products):
         ]
         return self.scattered(self.totals(op, rows, extent), shape)
 
-    def _dot(self, node: Dot) -> Value:
-        found = self.product(self.wide(node.a), self.wide(node.b), node.shape)
-        return self.cast(found, node.dtype)
-
     rules: ClassVar[Mapping[type, Callable[..., Value]]] = {
         Along: _along,
         Apply: _apply,
         Arange: _arange,
-        Broadcast: _broadcast,
-        Cast: _cast,
-        Constant: _constant,
-        Dot: _dot,
+        Broadcast: lambda e, node: e.widen(e.tensor(node.arg), node.shape),
+        Cast: lambda e, node: e.cast(e.tensor(node.arg), node.dtype),
+        Constant: lambda _, node: uniform(node.value, node.dtype),
+        Dot: lambda e, node: e.cast(
+            e.product(e.wide(node.a), e.wide(node.b), node.shape), node.dtype
+        ),
         Gather: _gather,
         Reduce: _reduce,
         Reshape: _reshape,

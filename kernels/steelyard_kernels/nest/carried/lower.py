@@ -112,19 +112,10 @@ class ProgramEmitter(Emitter):
 
     # Memory.
 
-    def _input(self, node: Input) -> Value:
-        return whole(self.args.inputs[node.index], self.b.number(0), node.shape)
-
-    def _scalar(self, node: Scalar) -> Value:
-        return Tensor((), (self.args.scalars[node.name],), same=True)
-
     def _chain(self, node: Chain) -> Value:
         value = self.env[node.arg.number]
         assert isinstance(value, Memory)
         return self._own(value)
-
-    def _chains(self, node: Chains) -> Value:
-        return self.env[node.arg.number]
 
     def _own(self, array: Memory) -> Memory:
         """Return a chain's part of an array whose first axis is the chains."""
@@ -165,10 +156,12 @@ class ProgramEmitter(Emitter):
     rules: ClassVar[Mapping[type, Callable[..., Value]]] = {
         **Emitter.rules,
         Chain: _chain,
-        Chains: _chains,
-        Input: _input,
+        Chains: lambda e, node: e.env[node.arg.number],
+        Input: lambda e, node: whole(
+            e.args.inputs[node.index], e.b.number(0), node.shape
+        ),
         Result: _result,
-        Scalar: _scalar,
+        Scalar: lambda e, node: Tensor((), (e.args.scalars[node.name],), same=True),
     }
 
 
