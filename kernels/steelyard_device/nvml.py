@@ -142,7 +142,12 @@ class Monitor:
             return UNKNOWN
         found = {each.pid: each for some in lists if some != UNKNOWN for each in some}
         return [
-            {"pid": pid, "bytes": _known(each.usedGpuMemory)}
+            {
+                "pid": pid,
+                "bytes": UNKNOWN
+                if each.usedGpuMemory is None
+                else int(each.usedGpuMemory),
+            }
             for pid, each in sorted(found.items())
         ]
 
@@ -196,7 +201,3 @@ def _violation(found: Any) -> int:
 
 def _thousandth(found: int) -> float:
     return found / 1000
-
-
-def _known(value: int | None) -> int | str:
-    return UNKNOWN if value is None else int(value)

@@ -72,7 +72,7 @@ def mix(code: bytes, architecture: int) -> Mix:
     for (number, width), count in kinds.items():
         opcodes[_mnemonic(number, architecture)] += count
         loads += count * _is_wide_load(number, width, architecture)
-        stores += count * _is_wide_store(number, width)
+        stores += count * ((number, width) == (_STG, 6) or number == _STG_256)
     ordered = sorted(opcodes.items(), key=lambda item: (-item[1], item[0]))
     return Mix(tuple(ordered), loads, stores)
 
@@ -87,7 +87,3 @@ def _is_wide_load(number: int, width: int, architecture: int) -> bool:
     if number == _LDGSTS and architecture >= 100:
         return width >> 1 == 2  # the field is two bits there, one place up
     return (number in {_LDG, _LDGSTS} and width == 6) or number == _LDG_256
-
-
-def _is_wide_store(number: int, width: int) -> bool:
-    return (number == _STG and width == 6) or number == _STG_256

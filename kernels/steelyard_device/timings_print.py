@@ -39,7 +39,9 @@ def table(
         room = max(NARROWEST, min(room, width - sum(widths) - 2 * len(widths)))
     rule = "-" * (room + sum(widths) + 2 * len(widths))
     lines = [
-        _line(_shorten(name, room), room, cell, widths)
+        _line(
+            name if len(name) <= room else f"{name[: room - 3]}...", room, cell, widths
+        )
         for name, cell in zip(["section", *names], [titles, *cells], strict=True)
     ]
     header = _header(rows, wall, coverage, counted)
@@ -144,10 +146,6 @@ def size(count: int) -> str:
         if count >= scale:
             return f"{_figures(count / scale)} {unit}"
     return f"{count} B"
-
-
-def _shorten(name: str, room: int) -> str:
-    return name if len(name) <= room else name[: room - 3] + "..."
 
 
 def _line(name: str, room: int, cells: Sequence[str], widths: Sequence[int]) -> str:

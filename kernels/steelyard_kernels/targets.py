@@ -56,12 +56,10 @@ def parse_all(text: str) -> tuple[Target, ...]:
     for word in text.split(","):
         if ":" in word or word == CPU:
             kind = word.partition(":")[0]
-        found[parse(word if ":" in word or not kind else _join(kind, word))] = None
+            found[parse(word)] = None
+        else:
+            found[parse(f"{kind}:{word}" if kind else word)] = None
     return tuple(found)
-
-
-def _join(kind: str, word: str) -> str:
-    return word if word == CPU else f"{kind}:{word}"
 
 
 @cache

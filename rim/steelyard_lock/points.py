@@ -233,7 +233,8 @@ def points(
     `axes` replace the values of those kernels that have them; `arrays` replace a
     kernel's own. Raises KernelError for an axis that no kernel has.
     """
-    kernels = list(dict.fromkeys(one for name in kernels for one in _expanded(name)))
+    named = [examples.SHAPES if name == "all" else (name,) for name in kernels]
+    kernels = list(dict.fromkeys(itertools.chain.from_iterable(named)))
     found = {name: find(name) for name in kernels}
     own = {name: _axes(name, one, arrays) for name, one in found.items()}
     _require_known(axes, dict.fromkeys(itertools.chain.from_iterable(own.values())))
@@ -241,7 +242,10 @@ def points(
         Point(name, tuple(place.items()), arrays_, str(target), schedule, registers)
         for name, one in found.items()
         for place in _places(one, own[name], axes)
-        for arrays_ in [tuple(arrays) or _example(name, place)]
+        for arrays_ in [
+            tuple(arrays)
+            or (examples.specs(name, place) if name in examples.SHAPES else ())
+        ]
         for target in parse_all(targets)
     ]
     others = [point for point in made if parse(point.target).kind != CUDA]
@@ -265,10 +269,6 @@ def _require_known(axes: Collection[str], known: Collection[str]) -> None:
                 f"-p {axis}: no kernel named here has this axis, expected one of "
                 f"{', '.join(known) or 'none'}; arrays are given by --arg."
             )
-
-
-def _expanded(name: str) -> Sequence[str]:
-    return tuple(examples.SHAPES) if name == "all" else (name,)
 
 
 def _axes(name: str, found: Found, arrays: Sequence[Spec]) -> Sequence[str]:
@@ -311,7 +311,3 @@ def _length(axis: str, value: Axis) -> int | str:
     if not (0 <= number < math.inf and number == int(number)):
         raise KernelError(f"-p {axis}={value}: expected a whole number from 0 up.")
     return int(number)
-
-
-def _example(name: str, place: Mapping[str, int | str]) -> tuple[Spec, ...]:
-    return examples.specs(name, place) if name in examples.SHAPES else ()

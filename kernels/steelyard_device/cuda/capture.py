@@ -192,11 +192,9 @@ class Capture:
     def _leave(self, opened: _Open) -> Launched:
         memory, before = self._memory, opened.before
         memory.wait()
-        after = {
-            base: _changed(old, memory.read(base, old.size))
-            for base, old in before.items()
-        }
-        written = [base for base, old in before.items() if after[base] is not old]
+        after = {base: memory.read(base, old.size) for base, old in before.items()}
+        written = [b for b in before if not np.array_equal(before[b], after[b])]
+        after |= {base: old for base, old in before.items() if base not in written}
 
         def again(function: int) -> bool:
             """Launch it on what was there before; say whether it leaves the same."""
@@ -255,10 +253,6 @@ class Capture:
                 "so that nothing tells which was launched"
             )
         return several[0], False
-
-
-def _changed(old: Bytes, new: Bytes) -> Bytes:
-    return old if np.array_equal(old, new) else new
 
 
 def _require_plain(entry: str, taken: cubin.Resources) -> None:

@@ -141,14 +141,10 @@ def _place(op: str, x: Array, axis: int | None, keepdims: bool) -> Array:
     along = place_of(x, axis, len(shape))
     extent = shape[along]
     line = (1,) * along + (extent,) + (1,) * (len(shape) - along - 1)
-    places = reshape(arange(extent, dtype=_counts(extent)), line)
+    counts = "int32" if extent <= dtypes.int32.largest else "int64"
+    places = reshape(arange(extent, dtype=counts), line)
     held = apply("where", _holds(op, x, along), places, extent, first=1)
     return _reduce("min", held, along, keepdims).astype("int64")
-
-
-def _counts(extent: int) -> str:
-    """Return the dtype that places are found in, of 32 bits if that is enough."""
-    return "int32" if extent <= dtypes.int32.largest else "int64"
 
 
 def _holds(op: str, x: Array, axis: int) -> Array:

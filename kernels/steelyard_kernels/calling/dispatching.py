@@ -89,7 +89,8 @@ class Recent:
                 Array(
                     np.ndarray,
                     array.shape,
-                    _canonical(array.dtype),
+                    # The object that arrays of it have: ml_dtypes' has no letter.
+                    of if (of := array.dtype).isbuiltin == 2 else np.dtype(of.char),
                     written=number in convention.outputs,
                     counts=number in convention.outputs,
                 )
@@ -191,11 +192,6 @@ class Recent:
             keys=keys,
             **rest,
         )
-
-
-def _canonical(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the object that arrays of a dtype have: ml_dtypes' has no letter."""
-    return dtype if dtype.isbuiltin == 2 else np.dtype(dtype.char)
 
 
 def _handed(convention: Convention) -> tuple[str, list[int], list[str]]:

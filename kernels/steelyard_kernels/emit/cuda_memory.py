@@ -86,7 +86,7 @@ def store(type_: Type, how: str, mask: str, *, packed: bool, uniform: bool) -> T
         apart = tuple(guard.replace("%d", str(k)) + line for k, line in enumerate(each))
         if not how.startswith("word"):
             return Template(apart)
-    values = _values(type_, uniform=uniform)
+    values = ["{0}"] * parts(type_) if uniform else own(type_)
     if how == "private":
         lines = _private_stores(type_, values, packed=packed)
     else:
@@ -116,11 +116,7 @@ def array(buffer: Buffer, name: str, extent: int) -> str:
         return f"__shared__ alignas({WORD}) {element} {name}[{max(extent, 1)}];"
     if buffer.dtype in HALVES:
         return f"alignas({WORD}) unsigned {name}[{max(extent + 1, 2) // 2}];"
-    return f"alignas({WORD}) {register(_one(buffer))} {name}[{max(extent, 1)}];"
-
-
-def _one(buffer: Buffer) -> Type:
-    return typed(buffer.dtype)
+    return f"alignas({WORD}) {register(typed(buffer.dtype))} {name}[{max(extent, 1)}];"
 
 
 def _word(type_: Type, size: int) -> tuple[str, int]:
@@ -153,16 +149,10 @@ def _words(type_: Type, size: int) -> tuple[list[str], list[str]]:
     if type_.dtype in WORDS or is_packed(type_):
         return before, pieces
     firsts = range(0, min(size, 4), type_.dtype.bytes)  # bytes of a field
-    return before, [
-        _cut(f"{piece} >> {8 * first}", type_.dtype)
-        for piece in pieces
-        for first in firsts
-    ]
-
-
-def _cut(bits: str, dtype: DType) -> str:
-    """Return the element that lies in the lowest bits."""
-    return f"({bits} & 255) != 0" if dtype is bool_ else f"({dtype.cuda})({bits})"
+    bits = [f"({piece} >> {8 * first}" for piece in pieces for first in firsts]
+    if type_.dtype is bool_:
+        return before, [f"{each} & 255) != 0" for each in bits]
+    return before, [f"({type_.dtype.cuda}){each})" for each in bits]
 
 
 def _word_stores(type_: Type, values: list[str], size: int) -> list[str]:
@@ -223,10 +213,6 @@ def _store_half(index: str, value: str) -> str:
         f"{pair} = {index} % 2 ? {pair} & 0xffffu | (unsigned){value} << 16 "
         f": {pair} & 0xffff0000u | {value};"
     )
-
-
-def _values(type_: Type, *, uniform: bool) -> list[str]:
-    return ["{0}"] * parts(type_) if uniform else own(type_)
 
 
 def _by_lane(type_: Type, mask: str, *, packed: bool) -> list[str]:

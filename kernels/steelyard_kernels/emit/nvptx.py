@@ -154,7 +154,7 @@ class _NvptxEmitter(Emitter):
         w, x, type_ = self.w, ref(node.args[0]), node.var.type
         if type_.dtype in HALVES:
             x = llvm_convert.widened(w, x, type_)
-        root = _rsqrt(w, x, typed(float32, type_.lanes))
+        root = _approximate(w, "rsqrt.approx", [x], [typed(float32, type_.lanes)])
         if type_.dtype in HALVES:
             root = llvm_convert.narrow(w, w.put(root), type_)
         w.do(f"%{node.var.name} = {root}")
@@ -242,11 +242,6 @@ def _shuffle(w: Writer, op: str, args: list[str], types: list[Type]) -> str:
         other = w.put(moved(word))
         whole = w.put(f"insertelement <2 x i32> {whole}, i32 {other}, i64 {k}")
     return f"bitcast <2 x i32> {whole} to {spelled}"
-
-
-def _rsqrt(w: Writer, x: str, type_: Type) -> str:
-    """Return 1 / sqrt(x) of every lane, its last step unnamed."""
-    return _approximate(w, "rsqrt.approx", [x], [type_])
 
 
 def _approximate(w: Writer, op: str, args: list[str], types: list[Type]) -> str:

@@ -71,7 +71,8 @@ _MOVES: Final = (Broadcast, Reshape, View, Gather, Row, Chain, Chains)
 def simplify(program: Program) -> Program:
     """Return the program without redundant casts and carries; itself if it has none."""
     program = _without_rows(lean(program))
-    behind = [node for node in everywhere(program.nodes) if _behind_cast(node)]
+    casts = [node for node in everywhere(program.nodes) if isinstance(node, Cast)]
+    behind = [node for node in casts if isinstance(_below(node), Cast)]
     if not behind:
         return program  # nothing to prove: most programs
     exact = _exact_casts(program)
@@ -92,10 +93,6 @@ def _without_rows(program: Program) -> Program:
         return gathered_row(graph, *[made[arg.number] for arg in operands(node)])
 
     return rewritten(program, rule)
-
-
-def _behind_cast(node: Node) -> bool:
-    return isinstance(node, Cast) and isinstance(_below(node), Cast)
 
 
 def _below(node: Node) -> Node:

@@ -77,7 +77,9 @@ def common(every: Sequence[Lowered], fitter: Fitter | None) -> Common:
     order = *kernel.parameters[:behind], *found.words, *kernel.parameters[behind:]
     kernel = replace(kernel, parameters=order, body=(*found.ahead, *kernel.body))
     slots[behind:behind] = [
-        RuntimeSlot(Slot("extent", 0, BOUND, _code(var)), formula)
+        RuntimeSlot(
+            Slot("extent", 0, BOUND, "i" if var.type.dtype is int32 else "q"), formula
+        )
         for var, formula in zip(found.words, found.formulas, strict=True)
     ]
     shared = max([each.shared for each in every])
@@ -97,10 +99,6 @@ def _walked(
     for name in ("threads", "per_block"):
         found.one([getattr(each, name) for each in every], name)
     return slots, kernel
-
-
-def _code(var: Var) -> str:
-    return "i" if var.type.dtype is int32 else "q"
 
 
 class _Common:

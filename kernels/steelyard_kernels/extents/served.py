@@ -118,7 +118,10 @@ class Ranged:
 
 def keep(made: Ranged, named: str) -> None:
     """Keep a build on disk; one of programs that are too deep to be written is not."""
-    parts = [replace(each, built=_without_function(each.built)) for each in made.parts]
+    parts = [
+        replace(each, built=replace(own, code=replace(own.code, function=None)))
+        for each, own in [(each, each.built) for each in made.parts]
+    ]
     with suppress(RecursionError):
         disk().put(named, pickle.dumps(replace(made, parts=tuple(parts))))
 
@@ -131,7 +134,3 @@ def recalled(named: str, asked: Request) -> Ranged | None:
     made: Ranged = pickle.loads(found)  # noqa: S301 # the disk vouches for every byte
     parts = [replace(each, built=linked(each.built, asked)) for each in made.parts]
     return replace(made, parts=tuple(parts))
-
-
-def _without_function(built: Artifact) -> Artifact:
-    return replace(built, code=replace(built.code, function=None))

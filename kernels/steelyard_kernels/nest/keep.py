@@ -219,7 +219,9 @@ class Planner:
         self, values: Sequence[Value], later: Iterable[Value], kept: Container[int]
     ) -> set[int]:
         """Return what a walk computes and later ones would compute again."""
-        here = {v.number for v in values if v.number not in kept and _is_worth(v)}
+        # Arrays have a place, columns another.
+        own = [v for v in values if v.source is None and len(v.axes) > 1]
+        here = {v.number for v in own if v.number not in kept}
         found: set[int] = set()
         seen: set[int] = set()
         pending = list(later)
@@ -251,11 +253,6 @@ class Planner:
         ]
         stores = frozenset([value.number for value in kept])
         return Walk(tuple(self._walked(kept, ())), stores=stores)
-
-
-def _is_worth(value: Value) -> bool:
-    """Say whether a value of a row is worth a place: arrays have one, columns another."""
-    return value.source is None and len(value.axes) > 1
 
 
 def _allotted(walks: Sequence[Walk]) -> tuple[Mapping[int, int], tuple[DType, ...]]:

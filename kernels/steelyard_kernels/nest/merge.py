@@ -120,7 +120,7 @@ def _numbered(
     numbers = {old: new + lonely for new, old in enumerate(kept)}
     made: dict[int, Value] = {}
     same = kept == list(range(len(axes.extents))) and not lonely
-    if same and _are_counted(values):
+    if same and all(v.number == place for place, v in enumerate(values)):  # no views
         made = {value.number: value for value in values}  # nothing changes
     for value in values if not made else ():
         args = {key: made[arg.number] for key, arg in value.args.items()}
@@ -161,11 +161,6 @@ def _numbered(
             for output in outputs
         ),
     )
-
-
-def _are_counted(values: Sequence[Value]) -> bool:
-    """Say whether each value's number is its place: there are no views."""
-    return all(value.number == place for place, value in enumerate(values))
 
 
 def _renumbered(index: Index, numbers: Mapping[int, int]) -> Index:

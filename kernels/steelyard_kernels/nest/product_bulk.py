@@ -56,14 +56,13 @@ class InBulk(Lowering):
 
     def send(self, rank: int, place: Operand, four: Operand) -> None:
         """Emit the store of sums in another block."""
-        b, zero, first = self.b, self.b.number(0), self.first_of_parts()
+        b, zero = self.b, self.b.number(0)
+        first = b.at(
+            "multiply", self.share, self.tiling.split
+        )  # that divides the depth
         partial, arrived = self.memory["partial"], self.memory["arrived"]
         block = b.at("add", first, rank)
         b.effect("store_far", partial, place, four, block, arrived, zero)
-
-    def first_of_parts(self) -> Operand:
-        """Emit the first of the cluster's blocks that divide this one's depth."""
-        return self.b.at("multiply", self.share, self.tiling.split)
 
     def meet(self) -> Operand:
         """Emit the wait for what other blocks send."""

@@ -100,9 +100,9 @@ class Tiles:
     def lowered(self, values: Iterable[Value], others: Sequence[Factor]) -> Lowered:
         """Close the kernel: its parameters are what values and other factors read."""
         tiling, b = self.tiling, self.b
-        read = [value.source for value in values]
-        read += [factor.source for factor in others]
-        kept = {self.args.inputs[i].name for i in self.args.inputs if _reads(read, i)}
+        read = {getattr(value.source, "index", None) for value in values}
+        read |= {factor.source.index for factor in others}
+        kept = {one.name for i, one in self.args.inputs.items() if i in read}
         kept |= {buffer.name for buffer in self.args.outputs} | self.args.scalars.keys()
         pairs = [
             (parameter, slot)
@@ -185,7 +185,3 @@ class Tiles:
                 for other, parity in zip(others, parities, strict=True)
             ],
         )
-
-
-def _reads(sources: Sequence[object], index: int) -> bool:
-    return any(getattr(source, "index", None) == index for source in sources)

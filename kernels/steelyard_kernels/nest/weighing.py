@@ -154,7 +154,7 @@ def _softmax(
         if power.over or operands_of(power, "divide"):
             power, rest = rest[0], [power]
         one, *rest = operands_of(rest[0], "divide") or [power]
-        if not _is_number(one, 1.0):
+        if not (isinstance(one.node, Constant) and one.node.value == 1.0):
             return None
     later, inner = None, operands_of(power, "exp")
     if inner and power is weight:
@@ -204,10 +204,6 @@ def _at_least(value: Value) -> tuple[Value, float]:
         if isinstance(arg.node, Constant):
             return other, float(arg.node.value)
     return value, -inf
-
-
-def _is_number(value: Value, number: float) -> bool:
-    return isinstance(value.node, Constant) and value.node.value == number
 
 
 def _scaled(

@@ -108,7 +108,8 @@ class _Steps:
                     *[g.values for g in alike],
                 ]
                 yield f"apart: {what}", self._instead(alike, stored)
-            inner = [group for group in alike if not self._gives(group)]
+            given = self.groups.own  # what launches store for outputs
+            inner = [g for g in alike if not any(n.number in given for n in g.values)]
             if inner:
                 yield f"by its readers: {what}", self._instead(inner, [])
         for pairs in self._pairs():
@@ -131,10 +132,6 @@ class _Steps:
                     alike.append(pair)
         return found.values()
 
-    def _gives(self, group: Group) -> bool:
-        """Say whether a launch stores an output."""
-        return any(node.number in self.groups.own for node in group.values)
-
     def _fused(self, group: Group) -> Iterator[Node]:
         """Yield what was to be stored, and a launch computes for itself."""
         groups = self.groups
@@ -148,10 +145,8 @@ class _Steps:
     ) -> list[Part]:
         """Return the partition with launches of other values in the place of some."""
         kept = [self.parts[id(each)] for each in self.launches if each not in old]
-        return [*kept, *[Part(self._places(values)) for values in new]]
-
-    def _places(self, values: Iterable[Node]) -> tuple[int, ...]:
-        return tuple(sorted(self.place[node.number] for node in values))
+        places = [sorted(self.place[node.number] for node in values) for values in new]
+        return [*kept, *[Part(tuple(each)) for each in places]]
 
     def _kind(self, group: Group) -> int:
         made, _ = self.groups.pieces.of(group.values, self.groups.memory(group))

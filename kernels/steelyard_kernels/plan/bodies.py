@@ -114,8 +114,9 @@ class Body:
     def length(self) -> int | Node:
         """How many turns there are: none for less than 0."""
         node = self.loop.length
-        while isinstance(node, Apply) and _is_zero(node.args[-1]):
-            if node.op not in {"maximum", "subtract"}:
+        while isinstance(node, Apply) and node.op in {"maximum", "subtract"}:
+            *_, last = node.args
+            if not (isinstance(last, Constant) and last.value == 0):
                 break
             node = node.args[0]
         return node
@@ -206,10 +207,6 @@ class Body:
         if not isinstance(node, Row) or node.number not in self._inside:
             return None
         return gathered_row(graph, made[node.arg.number], made[node.index.number])
-
-
-def _is_zero(node: Node) -> bool:
-    return isinstance(node, Constant) and node.value == 0
 
 
 def _is_counted(node: Node) -> bool:

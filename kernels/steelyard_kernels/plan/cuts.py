@@ -304,7 +304,7 @@ class Cuts:
             return []
         chosen: dict[int, frozenset[int]] = {}
         common = frozenset[int]().union(*[self._needs[n] for n in self.reasons])
-        behind = self._behind(root)
+        behind = closure([root], lambda n: operands(n) if self.seen(n) else ())
         uses, joined = users(behind), set(map(_joined, behind))
         for node in behind:
             if not self.seen(node):
@@ -327,10 +327,6 @@ class Cuts:
             if also and (is_walk(node) or spreads(node)):
                 common |= chosen[node.number]
         return [self.nodes[number] for number in sorted(chosen[root.number])]
-
-    def _behind(self, root: Node) -> list[Node]:
-        """Return a node and what it is computed of, up to memory, operands first."""
-        return closure([root], lambda node: operands(node) if self.seen(node) else ())
 
 
 def _of(node: Node) -> str:

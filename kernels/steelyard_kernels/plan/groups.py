@@ -249,13 +249,13 @@ class Groups:
     def put_behind(self, writer: Group, readers: Iterable[Group]) -> bool:
         """Have a launch wait for others; False where one of these waits for it."""
         others = [each for each in readers if each is not writer]
-        if any(self._waits(each, writer) for each in others):
+        if any(
+            writer in self.before(each) or self._between((writer, each), each)
+            for each in others
+        ):
             return False
         writer.behind += others
         return True
-
-    def _waits(self, last: Group, first: Group) -> bool:
-        return first in self.before(last) or self._between((first, last), last)
 
     def apart(self, *every: Group) -> bool:
         """Say whether another launch lies between some, in either order."""

@@ -43,11 +43,15 @@ def placed(lives: Sequence[Life]) -> tuple[list[int], int]:
     done: list[int] = []
     for number in sorted(range(len(lives)), key=lambda n: (-lives[n].nbytes, n)):
         own, at = lives[number], 0
-        beside = [n for n in done if _meet(own, lives[n])]
+        beside = [
+            n for n in done if own.first <= lives[n].last and lives[n].first <= own.last
+        ]
         for other in sorted(beside, key=lambda n: offsets[n]):
             if at + own.nbytes <= offsets[other]:
                 break
-            at = max(at, _up(offsets[other] + lives[other].nbytes))
+            at = max(
+                at, offsets[other] + -(-lives[other].nbytes // ALIGNMENT) * ALIGNMENT
+            )
         offsets[number] = at
         done.append(number)
     ends = [at + life.nbytes for at, life in zip(offsets, lives, strict=True)]
@@ -63,14 +67,6 @@ def bound(lives: Sequence[Life]) -> int:
         ),
         default=0,
     )
-
-
-def _meet(a: Life, b: Life) -> bool:
-    return a.first <= b.last and b.first <= a.last
-
-
-def _up(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 class Flow:

@@ -322,7 +322,12 @@ class Team:
         cut, *inner = schedule.cuts
         lanes = max([each.at(Place.VECTOR) for each in schedule.cuts])
         side = cut.at(Place.REGISTER)
-        vectors = prod([self._vectors(each) for each in inner])
+        vectors = prod(
+            [
+                -(-self.extent(each) // (each.at(Place.VECTOR) * each.beside))
+                for each in inner
+            ]
+        )
         walks = prod([-(-self.extent(each) // each.size) for each in inner])
         vector = lanes * (does.elements * side + does.shared)
         columns = does.columns / self.widest
@@ -358,10 +363,6 @@ class Team:
         cut = schedule.cuts[-1]
         vectors = cut.at(Place.VECTOR) * cut.at(Place.REGISTER)
         return schedule.threads * vectors * self.column_bytes
-
-    def _vectors(self, cut: Cut) -> int:
-        """Return how many vectors a thread has of a loop."""
-        return -(-self.extent(cut) // (cut.at(Place.VECTOR) * cut.beside))
 
     def _brought(self, schedule: Schedule) -> float:
         """Return how much more memory is brought than used: neighbours share lines."""

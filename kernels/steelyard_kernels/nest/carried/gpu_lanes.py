@@ -70,10 +70,6 @@ class GpuLanes(Lanes):
             chain = b.at("minimum", chain, b.at("subtract", extent, 1))
         return chain
 
-    def _may_write(self, buffer: Buffer) -> Operand | None:
-        """Return who writes: whoever has a chain; a block's memory is everyone's."""
-        return self.live if buffer.space == "global" else self.alone
-
     def below(self, count: int) -> Operand | None:
         """Emit whether this thread has one of `count` elements; None: every one has."""
         if count >= self.width:
@@ -114,7 +110,9 @@ class GpuLanes(Lanes):
         if count > 1:
             at = b.at("add", b.at("multiply", self.lane, stride), at)
             mine = self.below(count)
-        b.store(view.buffer, at, value, b.both(self._may_write(view.buffer), mine))
+        # Whoever has a chain writes; a block's memory is everyone's.
+        may = self.live if view.buffer.space == "global" else self.alone
+        b.store(view.buffer, at, value, b.both(may, mine))
 
     def scratch(self, dtype: DType, shape: Shape) -> Memory:
         """Return memory of this chain for the rows that a loop stacks.

@@ -105,14 +105,11 @@ def _cpu_cuts(
 def _shared(nest: Nest, vectors: frozenset[int]) -> int:
     """Return how many axes are one loop that cores share."""
     shared = 1
-    while shared < nest.space and _joins(nest, vectors, shared):
+    while shared < nest.space and shared not in nest.inner:
+        if {shared, shared - 1} & vectors:
+            break
         shared += 1
     return shared
-
-
-def _joins(nest: Nest, vectors: frozenset[int], axis: int) -> bool:
-    """Say whether an axis may be one loop with those before it."""
-    return not {axis, axis - 1} & vectors and axis not in nest.inner
 
 
 def _nested(nest: Nest) -> bool:
