@@ -6,14 +6,14 @@
   that come to the same text share one binary;
 - `disk`: builds of this user by everything that they depend on (`keys`).
 
-A build is kept as bytes: facts as JSON, then the text; its image lies beside it. Reading
-back checks nothing but its own shape: the disk vouches for every byte.
+A build is kept as bytes; its image lies beside it. Reading back checks nothing: the disk
+vouches for every byte.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, replace
+import pickle
+from dataclasses import replace
 from typing import Any, Final
 
 from steelyard_device.disk import Disk, default_directory
@@ -22,9 +22,6 @@ from steelyard_device.timings import span
 from steelyard_kernels.artifact import Artifact, Code, Failure, digest
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
-from steelyard_kernels.ir.loops import Tensor
-from steelyard_kernels.schedule.parameters import Slot
-from steelyard_kernels.schedule.schedule import from_json
 
 
 def pack(built: Artifact | Failure) -> bytes:
@@ -34,65 +31,25 @@ def pack(built: Artifact | Failure) -> bytes:
     once.
     """
     assert built.schedule is not None, "what a compiler refused had one"
-    facts: dict[str, Any] = {"schedule": asdict(built.schedule)}
     if isinstance(built, Failure):
-        facts |= {"phase": built.phase, "error": built.error}
-        return json.dumps(facts).encode() + b"\n"
+        facts: tuple[Any, ...] = built.schedule, built.phase, built.error
+        return pickle.dumps(facts)
+    how = built.slots, built.threads, built.per_block, built.shared
     code = replace(built.code, image=b"", phases=(), function=None)
-    facts |= {
-        "slots": [_slot(slot) for slot in built.slots],
-        "threads": built.threads,
-        "per_block": built.per_block,
-        "shared": built.shared,
-        "image": digest(built.code.image),
-        "code": {name: value for name, value in asdict(code).items() if value},
-    }
-    return json.dumps(facts).encode() + b"\n" + built.text.encode()
+    facts = built.schedule, built.text, *how, code, digest(built.code.image)
+    return pickle.dumps(facts)
 
 
 def unpack(
     data: bytes, program: Program, target: str
 ) -> tuple[Artifact, str] | Failure:
-    """Read a build and the name of its image, or why it was refused.
-
-    Raises ValueError, KeyError or TypeError for another shape.
-    """
-    head, _, text = data.partition(b"\n")
-    facts = json.loads(head)
-    schedule = from_json(facts["schedule"])
-    if "error" in facts:
-        error = facts["error"]
-        return Failure(
-            program.name, schedule, target, facts["phase"], error, KernelError(error)
-        )
-    slots = tuple(_slot_of(*slot) for slot in facts["slots"])
-    how = (facts["threads"], facts["per_block"], facts["shared"])
-    made = Artifact(program, schedule, target, text.decode(), slots, *how)
-    return replace(made, code=_code(facts["code"])), facts["image"]
-
-
-def _slot(slot: Slot) -> list[Any]:
-    tensor = [asdict(slot.tensor)] if slot.tensor else []
-    return [slot.kind, slot.index, slot.name, slot.code, *tensor]
-
-
-def _slot_of(
-    kind: str, index: int, name: str, code: str, *tensors: dict[str, Any]
-) -> Slot:
-    for facts in tensors:
-        lists = {key: tuple(x) for key, x in facts.items() if isinstance(x, list)}
-        return Slot(kind, index, name, code, Tensor(**{**facts, **lists}))
-    return Slot(kind, index, name, code)
-
-
-def _code(facts: dict[str, Any]) -> Code:
-    resources = facts.pop("resources", None)
-    if resources is not None:
-        from steelyard_device.cubin import Resources
-
-        opcodes = tuple(map(tuple, resources.pop("opcodes")))
-        resources = Resources(**resources, opcodes=opcodes)
-    return Code(**{"image": b"", "nanoseconds": 0, **facts}, resources=resources)
+    """Read a build and the name of its image, or why it was refused."""
+    schedule, *facts = pickle.loads(data)  # noqa: S301 # the disk vouches for every byte
+    if len(facts) == len(("phase", "error")):
+        cause = KernelError(facts[1])
+        return Failure(program.name, schedule, target, *facts, cause)
+    *how, code, named = facts
+    return Artifact(program, schedule, target, *how, code=code), named
 
 
 LEVELS: Final = ("memory", "code", "disk")
@@ -151,7 +108,7 @@ def recall(key: str, program: Program, target: str) -> Artifact | Failure | None
     try:
         with span("unpack"):
             known = unpack(found, program, target)
-    except (ValueError, KeyError, TypeError):  # of a development version, say
+    except Exception:  # noqa: BLE001 - what is not ours may be anything
         return None
     if isinstance(known, Failure):
         return known
