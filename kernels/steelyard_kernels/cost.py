@@ -5,21 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from steelyard_kernels.expression.expr import (
-    Along,
-    Apply,
-    Chain,
-    Dot,
-    Gather,
-    Input,
-    Node,
-    Program,
-    Reduce,
-    Segments,
-    View,
-    loops,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.monoids import ALONG, MONOIDS
 from steelyard_kernels.ops import OPERATIONS
@@ -35,7 +22,7 @@ def bytes_moved(program: Program) -> int:
     read = sum(
         _elements(node, every) * node.dtype.bytes
         for node in program.nodes
-        if isinstance(node, Input)
+        if isinstance(node, expr.Input)
     )
     written = sum(
         prod(output.value.shape) * output.value.dtype.bytes * (1 + output.hidden)
@@ -44,12 +31,13 @@ def bytes_moved(program: Program) -> int:
     return (read + written) * program.copies
 
 
-def _elements(node: Input, nodes: Iterable[Node]) -> int:
+def _elements(node: expr.Input, nodes: Iterable[Node]) -> int:
     """Return how many elements of an input are read."""
     whole = prod(node.shape)
-    readers = [each for each in nodes if node in operands(each)]
+    readers = [each for each in nodes if node in expr.operands(each)]
     chosen = [
-        isinstance(each, View) or (isinstance(each, Gather) and each.which is not node)
+        isinstance(each, expr.View)
+        or (isinstance(each, expr.Gather) and each.which is not node)
         for each in readers
     ]
     if not readers or not all(chosen):
@@ -73,22 +61,22 @@ def _operations(nodes: Iterable[Node], chained: set[int], chains: int) -> int:
     total = 0
     for node in nodes:
         total += _of(node) * (chains if node.number in chained else 1)
-    for loop in loops(nodes):
+    for loop in expr.loops(nodes):
         times = loop.length if isinstance(loop.length, int) else 1
         total += times * _operations(loop.nodes, chained, chains)
     return total
 
 
 def _of(node: Node) -> int:
-    if isinstance(node, Apply):
+    if isinstance(node, expr.Apply):
         return prod(node.shape) * OPERATIONS[node.op].cost.count
-    if isinstance(node, Reduce):
+    if isinstance(node, expr.Reduce):
         return prod(node.arg.shape) * MONOIDS[node.op].count
-    if isinstance(node, Segments):
+    if isinstance(node, expr.Segments):
         return prod(node.arg.shape)
-    if isinstance(node, Along):
+    if isinstance(node, expr.Along):
         return prod(node.shape) * bool(ALONG[node.op].total)
-    if isinstance(node, Dot):
+    if isinstance(node, expr.Dot):
         return 2 * prod(node.shape) * node.b.shape[0]
     return 0
 
@@ -104,8 +92,10 @@ def _chained(program: Program) -> set[int]:
     while before != len(found):  # a carry may become so through what it becomes
         before = len(found)
         for node in every:
-            reads = [*operands(node), *inits.get(node.number, ())]
-            if isinstance(node, Chain) or any(arg.number in found for arg in reads):
+            reads = [*expr.operands(node), *inits.get(node.number, ())]
+            if isinstance(node, expr.Chain) or any(
+                arg.number in found for arg in reads
+            ):
                 found.add(node.number)
     return found
 
@@ -113,10 +103,10 @@ def _chained(program: Program) -> set[int]:
 def _inits(program: Program) -> dict[int, tuple[Node, Node]]:
     """Return what every carry begins as and goes on as, by the carry's number."""
     found: dict[int, tuple[Node, Node]] = {}
-    pending = list(loops(program.nodes))
+    pending = list(expr.loops(program.nodes))
     while pending:
         loop = pending.pop()
-        pending += loops(loop.nodes)
+        pending += expr.loops(loop.nodes)
         triples = zip(loop.carries, loop.inits, loop.nexts, strict=True)
         found |= {carry.number: (init, new) for carry, init, new in triples}
     return found

@@ -16,33 +16,8 @@ from numpy.typing import NDArray
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import CompilerBug
-from steelyard_kernels.expression.expr import (
-    Along,
-    Apply,
-    Arange,
-    Broadcast,
-    Cast,
-    Chain,
-    Chains,
-    Constant,
-    Dot,
-    Gather,
-    Handed,
-    Input,
-    Loop,
-    Merge,
-    Node,
-    Program,
-    Reduce,
-    Reshape,
-    Result,
-    Row,
-    Scalar,
-    Segments,
-    View,
-    loops,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program, loops
 from steelyard_kernels.monoids import ALONG, MONOIDS, segments
 from steelyard_kernels.ops import OPERATIONS
 
@@ -125,71 +100,71 @@ class Oracle:
             self.values[node.number] = self._value(node)
 
     def _value(self, node: Node) -> Values:  # noqa: C901, PLR0912 - one case a production
-        args = [self.values[arg.number] for arg in operands(node)]
+        args = [self.values[arg.number] for arg in expr.operands(node)]
         match node:
-            case Input():
+            case expr.Input():
                 return widen(self._arrays[node.index], node.dtype)[None, None]
-            case Scalar():
+            case expr.Scalar():
                 given = widen(np.asarray(self._scalars[node.name]), node.dtype)
                 return given[None, None]
-            case Constant():
+            case expr.Constant():
                 return widen(np.asarray(node.value), node.dtype)[None, None]
-            case Apply():
+            case expr.Apply():
                 aligned = [_aligned(arg, len(node.shape)) for arg in args]
                 dtype = node.args[-1].dtype
                 found = OPERATIONS[node.op].evaluate(dtype, *aligned)
                 return _rounded(found, node.dtype)
-            case Broadcast():
+            case expr.Broadcast():
                 arg = _aligned(args[0], len(node.shape))
                 return np.broadcast_to(arg, (*arg.shape[:2], *node.shape))
-            case Reduce():
+            case expr.Reduce():
                 axes = tuple(place + 2 for place in node.axes)
                 reduced = MONOIDS[node.op].oracle
                 result = reduced(args[0], axis=axes, keepdims=node.keepdims)
                 return _rounded(np.asarray(result), node.dtype)
-            case View():
+            case expr.View():
                 return _view(args[0], node)
-            case Gather():
+            case expr.Gather():
                 return _gathered(args[0], args[1], node)
-            case Along():
+            case expr.Along():
                 return _rounded(_lines(args[0], node), node.dtype)
-            case Handed():
+            case expr.Handed():
                 return _handed(args[0], node)
-            case Merge():
+            case expr.Merge():
                 order = np.argsort(args[0], axis=-1, kind="stable").astype(np.int32)
                 return order.reshape((*order.shape[:2], *node.shape))
-            case Segments():
+            case expr.Segments():
                 sums: Values = segments(args[0], args[1], node.axis + 2)
                 return sums
-            case Cast():
+            case expr.Cast():
                 return _cast(args[0], node.dtype)
-            case Arange():
+            case expr.Arange():
                 return np.arange(node.shape[0], dtype=node.dtype.numpy)[None, None]
-            case Reshape():
+            case expr.Reshape():
                 return args[0].reshape((*args[0].shape[:2], *node.shape))
-            case Dot():
+            case expr.Dot():
                 return _rounded(_dot(*args), node.dtype)
-            case Row():
+            case expr.Row():
                 return _row(*args)
-            case Chain():
+            case expr.Chain():
                 mine: Values = args[0][0]
                 return mine
-            case Chains():
+            case expr.Chains():
                 every = (1, self._chains, *node.shape[1:])
                 return np.broadcast_to(args[0], every)[None]
-            case Result():
+            case expr.Result():
                 return self._loop(node.loop)[node.place]
             case _:
                 raise CompilerBug(f"reference: no value for {node}")
 
-    def _loop(self, loop: Loop) -> list[Values]:
+    def _loop(self, loop: expr.Loop) -> list[Values]:
         """Return the results of a loop, all of which are evaluated with the first."""
         key = id(loop)
         if key not in self._results:
             self._results[key] = Iterations(self, loop).run()
         return self._results[key]
 
-    def forget(self, loops: Iterable[Loop]) -> None:
+    def forget(self, loops: Iterable[expr.Loop]) -> None:
         """Have loops evaluated again: their surroundings go on to an iteration."""
         for loop in loops:
             self._results.pop(id(loop), None)
@@ -198,7 +173,7 @@ class Oracle:
 class Iterations:
     """One loop, evaluated one iteration after another."""
 
-    def __init__(self, oracle: Oracle, loop: Loop) -> None:
+    def __init__(self, oracle: Oracle, loop: expr.Loop) -> None:
         self._oracle, self._values, self._loop = oracle, oracle.values, loop
         self._ahead, self._carried = self._sorted()
         self._inner = loops(loop.nodes)
@@ -223,8 +198,8 @@ class Iterations:
         ahead: list[Node] = []
         rest: list[Node] = []
         for node in self._loop.nodes:
-            reads = {arg.number for arg in operands(node)}
-            if alone and not reads & carried and not isinstance(node, Result):
+            reads = {arg.number for arg in expr.operands(node)}
+            if alone and not reads & carried and not isinstance(node, expr.Result):
                 ahead.append(node)
             else:
                 carried.add(node.number)
@@ -313,7 +288,7 @@ def _dot(a: Values, b: Values) -> Values:
     return rows
 
 
-def _view(value: Values, node: View) -> Values:
+def _view(value: Values, node: expr.View) -> Values:
     """Return the elements at a view's places; zero where these lie outside."""
     places = np.ogrid[tuple(map(slice, node.shape))]
     found, inside = [], np.array(True)
@@ -331,7 +306,7 @@ def _view(value: Values, node: View) -> Values:
     return np.where(inside, whole, np.zeros((), value.dtype))
 
 
-def _gathered(value: Values, which: Values, node: Gather) -> Values:
+def _gathered(value: Values, which: Values, node: expr.Gather) -> Values:
     """Return the elements at computed places, for each iteration and chain."""
     lead = np.broadcast_shapes(value.shape[:2], which.shape[:2])
     every = np.broadcast_to(value, (*lead, *value.shape[2:]))
@@ -353,7 +328,7 @@ def _gathered(value: Values, which: Values, node: Gather) -> Values:
     return taken
 
 
-def _lines(value: Values, node: Along) -> Values:
+def _lines(value: Values, node: expr.Along) -> Values:
     """Return a function of whole lines, which are turned round for those in reverse."""
     axis = node.axis + 2
     turned = np.flip(value, axis) if node.reverse else value
@@ -361,7 +336,7 @@ def _lines(value: Values, node: Along) -> Values:
     return np.flip(found, axis) if node.reverse else found
 
 
-def _handed(value: Values, node: Handed) -> Values:
+def _handed(value: Values, node: expr.Handed) -> Values:
     """Return the totals before each element; of the first one's nothing is taken in."""
     axis, row = node.axis + 2, ALONG[node.op]
     first = -1 if node.reverse else 0

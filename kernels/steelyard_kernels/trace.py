@@ -22,21 +22,12 @@ from steelyard_kernels.array.tracing import current, tracing
 from steelyard_kernels.array.value import Array, as_array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.expr import (
-    Chains,
-    Input,
-    Node,
-    Output,
-    Parameter,
-    Program,
-    Result,
-    Shape,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.structure import reachable
 
-Spec: TypeAlias = tuple[Shape, DType]
+Spec: TypeAlias = tuple[expr.Shape, DType]
 
 MAX_ELEMENTS: Final = 2**31 - 1  # issue 2; leaves room in every int64 byte offset
 
@@ -215,7 +206,7 @@ def inlined(
         **{name: Array(graph, node, weak=True) for name, node in nodes.items()},
     )
     inputs = [
-        Input(0, each.shape, each.dtype, name, index)
+        expr.Input(0, each.shape, each.dtype, name, index)
         for index, (name, each) in enumerate(zip(signature.arrays, arrays, strict=True))
     ]
     outputs = _outputs(graph, inputs, result)
@@ -234,30 +225,30 @@ def _check_count(signature: Signature, count: int) -> None:
         )
 
 
-def _check(graph: Graph, outputs: Sequence[Output], nodes: Sequence[Node]) -> None:
+def _check(graph: Graph, outputs: Sequence[expr.Output], nodes: Sequence[Node]) -> None:
     """Raise KernelError for what left its loop, or a chain that is not by itself."""
     for node in nodes:
-        if isinstance(node, Parameter):
+        if isinstance(node, expr.Parameter):
             raise KernelError(
                 f"{graph.kernel}: a value of a loop's body, made of its {node.role} of "
                 f"shape {node.shape}, is used outside of the loop; return it from the "
                 "body, in the carry or stacked."
             )
-        if isinstance(node, Input) and node.index < 0:
+        if isinstance(node, expr.Input) and node.index < 0:
             raise KernelError(
                 f"{graph.kernel}: a value of what is differentiated, made of {node.name} "
                 f"of shape {node.shape}, is used outside of it; return it from the "
                 "function, from vjp's beside others."
             )
-        for arg in operands(node):
-            if isinstance(arg, Chains):
+        for arg in expr.operands(node):
+            if isinstance(arg, expr.Chains):
                 raise KernelError(
                     f"{graph.kernel}: what vmap gave, of shape {arg.shape}, is computed "
                     "with, expected it to be returned; chains are independent: compute "
                     "within the mapped function, or in another kernel."
                 )
     for output in outputs if graph.chains else ():
-        if not isinstance(output.value, Chains):
+        if not isinstance(output.value, expr.Chains):
             raise KernelError(
                 f"{graph.kernel}: output {output.name} of shape {output.value.shape} is "
                 f"of no chain, but others are of {graph.chains}; return it from the "
@@ -268,16 +259,16 @@ def _check(graph: Graph, outputs: Sequence[Output], nodes: Sequence[Node]) -> No
 def _hidden(
     graph: Graph,
     signature: Signature,
-    outputs: Sequence[Output],
+    outputs: Sequence[expr.Output],
     nodes: Sequence[Node],
-) -> tuple[Output, ...]:
+) -> tuple[expr.Output, ...]:
     """Return memory for what loops stack and others read, but no output has."""
     shown = {output.each.number for output in outputs}
-    read = {arg.number: arg for node in nodes for arg in operands(node)}
+    read = {arg.number: arg for node in nodes for arg in expr.operands(node)}
     kept = [
         node
         for number, node in sorted(read.items())
-        if isinstance(node, Result) and node.stacks and number not in shown
+        if isinstance(node, expr.Result) and node.stacks and number not in shown
     ]
     taken = {*signature.arrays, *(p.name for p in signature.scalars)}
     taken |= {output.name for output in outputs}
@@ -286,18 +277,18 @@ def _hidden(
         check_size(graph.kernel, "what a loop keeps", node.shape)
     values = [graph.chains_of(node) if graph.chains else node for node in kept]
     return tuple(
-        Output(name, value, None, hidden=True)
+        expr.Output(name, value, None, hidden=True)
         for name, value in zip(names, values, strict=False)
     )
 
 
-def _input(graph: Graph, index: int, name: str, spec: Spec) -> Input:
+def _input(graph: Graph, index: int, name: str, spec: Spec) -> expr.Input:
     shape, dtype = spec
     check_size(graph.kernel, name, shape)
     return graph.input(name, index, shape, dtype)
 
 
-def check_size(kernel: str, name: str, shape: Shape) -> None:
+def check_size(kernel: str, name: str, shape: expr.Shape) -> None:
     """Raise KernelError for what has more elements than kernels count."""
     if prod(shape) > MAX_ELEMENTS:
         raise KernelError(
@@ -307,8 +298,8 @@ def check_size(kernel: str, name: str, shape: Shape) -> None:
 
 
 def _outputs(
-    graph: Graph, inputs: Sequence[Input], result: object
-) -> tuple[Output, ...]:
+    graph: Graph, inputs: Sequence[expr.Input], result: object
+) -> tuple[expr.Output, ...]:
     parameters = {node.name: node for node in inputs}
     named: dict[str, object]
     if result is None and not inputs:
@@ -336,7 +327,9 @@ def _form(result: object) -> str:
     return "tuple" if result is None or isinstance(result, tuple | list) else "one"
 
 
-def _output(graph: Graph, name: str, value: object, updated: Input | None) -> Output:
+def _output(
+    graph: Graph, name: str, value: object, updated: expr.Input | None
+) -> expr.Output:
     if not str(name).isidentifier():
         raise KernelError(
             f"{graph.kernel}: an output is named {name!r}, expected a Python name; "
@@ -350,11 +343,11 @@ def _output(graph: Graph, name: str, value: object, updated: Input | None) -> Ou
     node = value.node
     check_size(graph.kernel, name, node.shape)
     if updated is None:
-        return Output(name, node, None)
+        return expr.Output(name, node, None)
     if node.dtype is not updated.dtype or node.shape != updated.shape:
         raise KernelError(
             f"{graph.kernel}: {name} is updated in place with {node.dtype} "
             f"{node.shape}, but the parameter is {updated.dtype} {updated.shape}; "
             "return the parameter's own dtype and shape, or another name."
         )
-    return Output(name, node, updated.index)
+    return expr.Output(name, node, updated.index)

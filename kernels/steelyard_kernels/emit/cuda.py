@@ -17,26 +17,9 @@ from steelyard_kernels.emit.cuda_helpers import functions, preamble
 from steelyard_kernels.emit.cuda_template import copy, own
 from steelyard_kernels.emit.cuda_text import memory, register
 from steelyard_kernels.errors import Unsupported
+from steelyard_kernels.ir import loops as ir
 from steelyard_kernels.ir.decompose import decomposed
-from steelyard_kernels.ir.loops import (
-    Alloc,
-    Buffer,
-    Const,
-    For,
-    If,
-    Kernel,
-    Let,
-    Load,
-    Operand,
-    Parallel,
-    Parameter,
-    Statement,
-    Store,
-    Tensor,
-    Var,
-    methods,
-    shared_places,
-)
+from steelyard_kernels.ir.loops import Buffer, Const, Kernel, Operand, Var
 
 MOST_REGISTERS = 255  # a thread can have: no bound at all
 TENSOR = "const __grid_constant__ Tensor"
@@ -79,7 +62,7 @@ class _Emitter(Effects):
         self.arrays: list[str] = []
         self.dynamic = False
         self.shared: list[Buffer] = []
-        self.checks = methods(self)
+        self.checks = ir.methods(self)
 
     def entry(self, kernel: Kernel, entry: str) -> str:
         """Return the kernel's text; scratch memory is declared first."""
@@ -89,7 +72,7 @@ class _Emitter(Effects):
         self.dynamic = kernel.shared > 0  # memory of the launch's size
         self.arrays += [cuda_tiles.DYNAMIC] * self.dynamic
         self.body(kernel.body)
-        takes = any(isinstance(p, Tensor) for p in kernel.parameters)
+        takes = any(isinstance(p, ir.Tensor) for p in kernel.parameters)
         head = (cuda_tiles.TENSOR if takes else "") + (
             f'extern "C" __global__ void {_bounds(kernel)} {entry}'
             f"({', '.join(spelled)}) {{"
@@ -116,10 +99,12 @@ class _Emitter(Effects):
             *[f"{type_} {name}" for p, (type_, name) in every if isinstance(p, Var)],
         ]
 
-    def parameter(self, parameter: Parameter, extents: set[Operand]) -> tuple[str, str]:
+    def parameter(
+        self, parameter: ir.Parameter, extents: set[Operand]
+    ) -> tuple[str, str]:
         """Return the type and the name of a parameter."""
         name = self.w.name(parameter.name)
-        if isinstance(parameter, Tensor):
+        if isinstance(parameter, ir.Tensor):
             self.buffers[parameter.name] = name
             return TENSOR, name
         if isinstance(parameter, Buffer):
@@ -131,19 +116,19 @@ class _Emitter(Effects):
             self.w.wraps.add(parameter.name)
         return parameter.type.dtype.cuda, name
 
-    def body(self, statements: Sequence[Statement]) -> None:
+    def body(self, statements: Sequence[ir.Statement]) -> None:
         checks = self.checks
         for statement in statements:
             checks[type(statement)](statement)
 
-    def nested(self, statements: Sequence[Statement]) -> None:
+    def nested(self, statements: Sequence[ir.Statement]) -> None:
         """Emit a body in its block; what it widened is forgotten after it."""
         twins = self.w.twins
         self.w.twins = twins.copy()
         self.body(statements)
         self.w.twins = twins
 
-    def let(self, node: Let) -> None:
+    def let(self, node: ir.Let) -> None:
         """Emit an operation, or those it is made of where CUDA C++ has no text for it."""
         scope = f"{node.op}_{len(self.w.refs)}x"
         statements = decomposed(node, "cuda", scope)
@@ -152,7 +137,7 @@ class _Emitter(Effects):
         else:
             self.body(statements)
 
-    def load(self, node: Load) -> None:
+    def load(self, node: ir.Load) -> None:
         w, type_, buffer = self.w, node.var.type, node.buffer
         how = cuda_memory.access(buffer, type_.lanes, node.alignment)
         mask, flag = self.mask(node.mask)
@@ -164,7 +149,7 @@ class _Emitter(Effects):
             w.wraps.add(node.var.name)
         w.put(made, name, self.buffers[buffer.name], index, flag)
 
-    def store(self, node: Store) -> None:
+    def store(self, node: ir.Store) -> None:
         w, type_, buffer = self.w, node.value.type, node.buffer
         how = cuda_memory.access(buffer, type_.lanes, node.alignment)
         mask, flag = self.mask(node.mask)
@@ -187,21 +172,21 @@ class _Emitter(Effects):
         text, uniform = self.w.ref(mask)
         return "all" if uniform else "lanes", text
 
-    def alloc(self, node: Alloc) -> None:
+    def alloc(self, node: ir.Alloc) -> None:
         """Declare at the top: the same memory however often this runs."""
         buffer = node.buffer
         name = self.buffers[buffer.name] = self.w.name(buffer.name)
         assert isinstance(buffer.extent, Const)
         if self.dynamic and buffer.space == "shared":
             self.shared.append(buffer)
-            at = shared_places(self.shared)[0][buffer.name]
+            at = ir.shared_places(self.shared)[0][buffer.name]
             element = memory(buffer.dtype)
             place = f"({element} *)(dynamic_memory + {at})"
             self.arrays.append(f"{element} *const {name} = {place};")
             return
         self.arrays.append(cuda_memory.array(buffer, name, int(buffer.extent.value)))
 
-    def loop(self, node: For) -> None:
+    def loop(self, node: ir.For) -> None:
         """Carried values are variables of this level, assigned when a turn ends."""
         w = self.w
         names = []
@@ -251,7 +236,7 @@ class _Emitter(Effects):
         for made, name, text in moves:
             w.put(made, name, text)
 
-    def branch(self, node: If) -> None:
+    def branch(self, node: ir.If) -> None:
         """Results are variables of this level, assigned at the end of both sides."""
         w = self.w
         names = []
@@ -269,13 +254,16 @@ class _Emitter(Effects):
         w.close()
 
     def side(
-        self, names: Sequence[str], body: Sequence[Statement], values: Sequence[Operand]
+        self,
+        names: Sequence[str],
+        body: Sequence[ir.Statement],
+        values: Sequence[Operand],
     ) -> None:
         self.nested(body)
         for name, value in zip(names, values, strict=True):
             self.w.copied(value, name, declared=False)
 
-    def parallel(self, _node: Parallel) -> None:
+    def parallel(self, _node: ir.Parallel) -> None:
         raise Unsupported(
             "a loop that a CPU's threads share does not exist on target cuda; "
             "choose a schedule made for cuda."

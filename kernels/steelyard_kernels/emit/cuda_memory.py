@@ -10,18 +10,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from steelyard_kernels.dtypes import (
-    HALVES,
-    DType,
-    bool_,
-    float32,
-    float64,
-    int32,
-    int64,
-    uint32,
-    uint64,
-    unsigned,
-)
+from steelyard_kernels import dtypes
+from steelyard_kernels.dtypes import DType
 from steelyard_kernels.emit.cuda_template import Template, declare, own
 from steelyard_kernels.emit.cuda_text import is_packed, memory, parts, register
 from steelyard_kernels.ir.loops import Buffer, Type, typed
@@ -29,12 +19,12 @@ from steelyard_kernels.ir.loops import Buffer, Type, typed
 WORD: Final = 16  # bytes of the widest access
 FIELDS: Final = "xyzw"
 WORDS: Final = {  # what a word is made of; smaller elements go as bits
-    float32: "float",
-    float64: "double",
-    int32: "int",
-    int64: "longlong",
-    uint32: "uint",
-    uint64: "ulonglong",
+    dtypes.float32: "float",
+    dtypes.float64: "double",
+    dtypes.int32: "int",
+    dtypes.int64: "longlong",
+    dtypes.uint32: "uint",
+    dtypes.uint64: "ulonglong",
 }
 PRIVATE: Final = frozenset({"register", "stack"})
 
@@ -103,7 +93,7 @@ def access(buffer: Buffer, lanes: int, alignment: int) -> str:
     """Return how a vector goes to or from a buffer: see `load`."""
     dtype = buffer.dtype
     if buffer.space in PRIVATE:
-        pairs = dtype in HALVES and lanes > 1 and alignment < 4
+        pairs = dtype in dtypes.HALVES and lanes > 1 and alignment < 4
         return "lanes" if pairs else "private"
     size = min(WORD, alignment, lanes * dtype.bytes)
     return f"word:{size}" if size > dtype.bytes else "lanes"
@@ -114,7 +104,7 @@ def array(buffer: Buffer, name: str, extent: int) -> str:
     if buffer.space == "shared":
         element = memory(buffer.dtype)
         return f"__shared__ alignas({WORD}) {element} {name}[{max(extent, 1)}];"
-    if buffer.dtype in HALVES:
+    if buffer.dtype in dtypes.HALVES:
         return f"alignas({WORD}) unsigned {name}[{max(extent + 1, 2) // 2}];"
     return f"alignas({WORD}) {register(typed(buffer.dtype))} {name}[{max(extent, 1)}];"
 
@@ -150,7 +140,7 @@ def _words(type_: Type, size: int) -> tuple[list[str], list[str]]:
         return before, pieces
     firsts = range(0, min(size, 4), type_.dtype.bytes)  # bytes of a field
     bits = [f"({piece} >> {8 * first}" for piece in pieces for first in firsts]
-    if type_.dtype is bool_:
+    if type_.dtype is dtypes.bool_:
         return before, [f"{each} & 255) != 0" for each in bits]
     return before, [f"({type_.dtype.cuda}){each})" for each in bits]
 
@@ -179,7 +169,11 @@ def _word_stores(type_: Type, values: list[str], size: int) -> list[str]:
 
 def _bits(value: str, dtype: DType) -> str:
     """Return an element's bits, zeros above them."""
-    bare = f"({unsigned(dtype).cuda})" if dtype.kind == "int" and dtype.signed else ""
+    bare = (
+        f"({dtypes.unsigned(dtype).cuda})"
+        if dtype.kind == "int" and dtype.signed
+        else ""
+    )
     return f"(unsigned){bare}{value}"
 
 
@@ -221,7 +215,7 @@ def _by_lane(type_: Type, mask: str, *, packed: bool) -> list[str]:
     for k in range(type_.lanes):
         index = _lane_index(k, packed=packed)
         value = _half(index) if packed else f"{{1}}[{index}]"
-        if type_.dtype is bool_:
+        if type_.dtype is dtypes.bool_:
             value = f"{value} != 0"
         if mask != "none":
             single = mask == "all" or type_.lanes == 1

@@ -26,18 +26,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from steelyard_kernels.dtypes import (
-    HALVES,
-    DType,
-    bool_,
-    float32,
-    float64,
-    int32,
-    int64,
-    uint32,
-    uint64,
-    unsigned,
-)
+from steelyard_kernels import dtypes
+from steelyard_kernels.dtypes import DType
 from steelyard_kernels.emit.cuda_template import Template, declare, rounded
 from steelyard_kernels.emit.cuda_text import SHORT, is_packed, parts, scalar
 from steelyard_kernels.errors import Unsupported
@@ -97,7 +87,7 @@ def template(op: str, result: Type, *given: Any) -> Template:
     shape = SHAPES.get(op)
     if shape is not None:
         return declare(result, shape(_Call(op, names, types, result)))
-    if op in BITS and result.dtype in HALVES:
+    if op in BITS and result.dtype in dtypes.HALVES:
         return declare(result, _of_halves(op, names, types[0], result))
     if op == "cast":
         values = _cast(names[0], types[0].dtype, result.dtype)
@@ -131,29 +121,29 @@ def one(op: str, dtype: DType, args: Sequence[str]) -> str:
     row = OPERATIONS.get(name)
     text = INSIDE.get(name)
     if row is not None:  # indices do not wrap: C++'s own arithmetic
-        text = row.text("cuda", dtype if name == op else float32)
+        text = row.text("cuda", dtype if name == op else dtypes.float32)
     if text is None:
         raise Unsupported(
             f"{op} of {dtype.name} does not exist on target cuda; "
             f"choose a schedule made for cuda."
         )
-    how = {"t": dtype.cuda, "f": "" if dtype is float64 else "f"}
+    how = {"t": dtype.cuda, "f": "" if dtype is dtypes.float64 else "f"}
     if dtype.kind == "int":
-        word = uint64 if dtype.bytes == uint64.bytes else uint32
-        how |= {"u": unsigned(dtype).cuda, "w": word.cuda}
+        word = dtypes.uint64 if dtype.bytes == dtypes.uint64.bytes else dtypes.uint32
+        how |= {"u": dtypes.unsigned(dtype).cuda, "w": word.cuda}
     return text.format(**how, **dict(zip("abc", args, strict=False)))
 
 
 def _cast(names: Names, source: DType, target: DType) -> list[str]:
     """Convert lanes; to a half, as far as the float32 that is then rounded to it."""
-    source = float32 if source in HALVES else source
-    if target in HALVES:
-        if source.digits > float32.digits:
+    source = dtypes.float32 if source in dtypes.HALVES else source
+    if target in dtypes.HALVES:
+        if source.digits > dtypes.float32.digits:
             return [f"round_to_odd({a})" for a in names]
-        target = float32
+        target = dtypes.float32
     if source is target:
         return list(names)
-    if target is bool_:
+    if target is dtypes.bool_:
         return [f"{a} != 0" for a in names]
     if source.kind == "float" and target.kind == "int":
         return [_truncated(a, source, target) for a in names]
@@ -166,9 +156,9 @@ def _truncated(a: str, source: DType, target: DType) -> str:
     NaN gives 0 as on the CPU: PTX's does so only where neither side has 64 bits.
     """
     sign = "" if target.signed else "u"
-    word = "ll" if target.bytes == int64.bytes else "int"
+    word = "ll" if target.bytes == dtypes.int64.bytes else "int"
     value = f"__{source.cuda}2{sign}{word}_rz({a})"
-    if target.bytes < int32.bytes:
+    if target.bytes < dtypes.int32.bytes:
         ends = f"{target.smallest}", f"{target.largest}"
         value = f"max(min(__{source.cuda}2int_rz({a}), {ends[1]}), {ends[0]})"
     return f"{a} == {a} ? {value} : 0"
@@ -176,10 +166,10 @@ def _truncated(a: str, source: DType, target: DType) -> str:
 
 def _bitcast(of: _Call) -> list[str]:
     function = {
-        (float32, int32): "__float_as_int",
-        (float64, int64): "__double_as_longlong",
-        (int32, float32): "__int_as_float",
-        (int64, float64): "__longlong_as_double",
+        (dtypes.float32, dtypes.int32): "__float_as_int",
+        (dtypes.float64, dtypes.int64): "__double_as_longlong",
+        (dtypes.int32, dtypes.float32): "__int_as_float",
+        (dtypes.int64, dtypes.float64): "__longlong_as_double",
     }.get((of.types[0].dtype, of.result.dtype), f"({of.result.dtype.cuda})")
     return [f"{function}({a})" for a in of.names[0]]
 

@@ -16,21 +16,14 @@ from ctypes import c_float
 from functools import cache
 from typing import Final, TypeAlias
 
-from steelyard_kernels.dtypes import (
-    HALVES,
-    DType,
-    bfloat16,
-    bits,
-    bool_,
-    float16,
-    float32,
-)
+from steelyard_kernels import dtypes
+from steelyard_kernels.dtypes import DType
 from steelyard_kernels.emit import cuda_tiles
 from steelyard_kernels.expression.rounding import round_constant
 from steelyard_kernels.ir.loops import Const, Operand, Type, Var
 from steelyard_kernels.ops import OPERATIONS
 
-SHORT: Final = {float16: "f16", bfloat16: "bf16"}  # in a helper's name
+SHORT: Final = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}  # in a helper's name
 KEYWORDS: Final = frozenset(
     """alignas alignof and and_eq asm auto bitand bitor bool break case catch char
     char8_t char16_t char32_t class compl concept const const_cast consteval constexpr
@@ -73,7 +66,7 @@ def parts(type_: Type) -> int:
 @cache
 def is_packed(type_: Type) -> bool:
     """Say whether a value is pairs of halves."""
-    return type_.dtype in HALVES and type_.lanes > 1
+    return type_.dtype in dtypes.HALVES and type_.lanes > 1
 
 
 @cache
@@ -84,7 +77,7 @@ def register(type_: Type) -> str:
 
 def memory(dtype: DType) -> str:
     """Return the C type of an element in memory."""
-    return "unsigned char" if dtype is bool_ else dtype.cuda
+    return "unsigned char" if dtype is dtypes.bool_ else dtype.cuda
 
 
 @cache
@@ -122,12 +115,12 @@ def ascii_only(name: str) -> str:
 
 def scalar(value: float, dtype: DType) -> str:
     """Return a number rounded to `dtype` as C++ spells it; a half's bits."""
-    if dtype is bool_:
+    if dtype is dtypes.bool_:
         return "true" if value else "false"
     if dtype.kind == "int":
         return _integer(int(value), dtype)
     if dtype.llvm[0] == "i":  # its bits
-        return f"({dtype.cuda}){bits(value, dtype)}"
+        return f"({dtype.cuda}){dtypes.bits(value, dtype)}"
     return _float(value, dtype)
 
 
@@ -142,14 +135,14 @@ def _integer(number: int, dtype: DType) -> str:
 
 
 def _float(value: float, dtype: DType) -> str:
-    single = dtype is float32
+    single = dtype is dtypes.float32
     exact = c_float(value).value if single else float(value)
     if math.isfinite(exact):
         text = f"{exact!r}f" if single else repr(exact)
         return f"({text})" if text[0] == "-" else text
     if single:
-        return f"__int_as_float(0x{bits(exact, dtype):08x})"
-    return f"__longlong_as_double(0x{bits(exact, dtype):016x}ll)"
+        return f"__int_as_float(0x{dtypes.bits(exact, dtype):08x})"
+    return f"__longlong_as_double(0x{dtypes.bits(exact, dtype):016x}ll)"
 
 
 class Writer:
@@ -218,10 +211,10 @@ def literal(const: Const) -> str:
 def _literal(value: float, type_: Type) -> str:
     if not is_packed(type_):
         return scalar(value, type_.dtype)
-    half = bits(value, type_.dtype)
+    half = dtypes.bits(value, type_.dtype)
     return f"0x{half << 16 | half:08x}u"
 
 
 def widened(const: Const) -> str:
     """Return a half constant as the float32 it is."""
-    return scalar(round_constant(const.value, const.type.dtype), float32)
+    return scalar(round_constant(const.value, const.type.dtype), dtypes.float32)

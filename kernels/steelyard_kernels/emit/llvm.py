@@ -22,29 +22,9 @@ from steelyard_kernels.emit.llvm_text import (
     spell,
 )
 from steelyard_kernels.errors import Unsupported
+from steelyard_kernels.ir import loops as ir
 from steelyard_kernels.ir.decompose import decomposed
-from steelyard_kernels.ir.loops import (
-    Alloc,
-    Buffer,
-    Const,
-    Effect,
-    Fence,
-    For,
-    If,
-    Kernel,
-    Let,
-    Load,
-    Operand,
-    Parallel,
-    Prefetch,
-    Statement,
-    Store,
-    Tensor,
-    Type,
-    Var,
-    methods,
-    typed,
-)
+from steelyard_kernels.ir.loops import Buffer, Const, Kernel, Operand, Type, Var
 
 STREAMING = ", !nontemporal !0"
 SELDOM = '!7 = !{!"branch_weights", i32 1, i32 1048575}'
@@ -81,13 +61,13 @@ class Emitter:
         self.arrays = 0  # parameters before the numbers
         self.allocas: list[str] = []
         self.masks: dict[Operand, str] = {}  # those that are known, spelled out
-        self.checks = methods(self)
+        self.checks = ir.methods(self)
 
     def entry(self, kernel: Kernel) -> str:
         """Return the function's body: arguments, scratch memory, statements."""
         w = self.w
         for slot, parameter in enumerate(kernel.parameters):
-            if isinstance(parameter, Tensor):
+            if isinstance(parameter, ir.Tensor):
                 raise Unsupported(
                     f"{parameter.name} is a tensor of bulk copies, which LLVM IR has not; "
                     "build it for target cuda:sm_90a."
@@ -114,20 +94,20 @@ class Emitter:
             type_ = register(parameter.type)
             w.do(f"%{parameter.name} = load {type_}, ptr {at}, align 8")
 
-    def body(self, statements: Sequence[Statement]) -> None:
+    def body(self, statements: Sequence[ir.Statement]) -> None:
         """Emit statements."""
         checks = self.checks
         for statement in statements:
             checks[type(statement)](statement)
 
-    def nested(self, statements: Sequence[Statement]) -> None:
+    def nested(self, statements: Sequence[ir.Statement]) -> None:
         """Emit a body in its blocks; what it widened is forgotten after it."""
         wide = self.w.wide
         self.w.wide = wide.copy()
         self.body(statements)
         self.w.wide = wide
 
-    def let(self, node: Let) -> None:
+    def let(self, node: ir.Let) -> None:
         """Emit an operation; a function in the operations that it is made of."""
         spelled = node.op == "scaled" and scales(self.w, node.var.type)
         scope = f"{node.op}.{self.w.count}."
@@ -156,7 +136,7 @@ class Emitter:
         kind, base = self.pointer(buffer)
         if isinstance(index, Const) and index.value == 0:
             return kind, base
-        element, number = memory(typed(buffer.dtype)), index.type.dtype.llvm
+        element, number = memory(ir.typed(buffer.dtype)), index.type.dtype.llvm
         return kind, self.w.put(
             f"getelementptr{inbounds} {element}, {kind} {base}, {number} {ref(index)}"
         )
@@ -175,7 +155,7 @@ class Emitter:
         """Return the one condition that a mask is in every lane, if it is known."""
         return ref(mask) if mask.type.lanes == 1 else None
 
-    def load(self, node: Load) -> None:
+    def load(self, node: ir.Load) -> None:
         """Emit a load; a bool is a byte in memory."""
         w, type_ = self.w, node.var.type
         at = self.address(node.buffer, node.index)
@@ -190,7 +170,7 @@ class Emitter:
         w.lines.append(f"  %{node.var.name} = {expression}")
 
     def masked_load(
-        self, node: Load, mask: Operand, at: tuple[str, str], align: int
+        self, node: ir.Load, mask: Operand, at: tuple[str, str], align: int
     ) -> str:
         """Return a load under a mask, its last step unnamed."""
         type_ = node.var.type
@@ -213,7 +193,7 @@ class Emitter:
         w.label(f"{name}.end")
         return f"phi {spelled} [ {value}, %{name} ], [ zeroinitializer, %{before} ]"
 
-    def store(self, node: Store) -> None:
+    def store(self, node: ir.Store) -> None:
         """Emit a store, behind a branch where one condition masks all lanes."""
         w, type_ = self.w, node.value.type
         value, spelled = ref(node.value), memory(type_)
@@ -238,35 +218,35 @@ class Emitter:
             how = ("i32", str(align)), self.flags(node.mask, type_)
             w.do(w.call("void", name, (spelled, value), at, *how))
 
-    def prefetch(self, node: Prefetch) -> None:
+    def prefetch(self, node: ir.Prefetch) -> None:
         """Ask for a cache line."""
         at = self.address(node.buffer, node.index, inbounds="")
         how = [("i32", "0"), ("i32", str(node.locality)), ("i32", "1")]  # read, data
         self.w.do(self.w.call("void", "llvm.prefetch.p0", at, *how))
 
-    def alloc(self, node: Alloc) -> None:
+    def alloc(self, node: ir.Alloc) -> None:
         """Reserve in the entry block: the same memory however often this runs."""
         buffer = node.buffer
-        element, extent = memory(typed(buffer.dtype)), ref(buffer.extent)
+        element, extent = memory(ir.typed(buffer.dtype)), ref(buffer.extent)
         align = buffer.alignment or buffer.dtype.bytes
         self.allocas.append(
             f"  %{buffer.name} = alloca [{extent} x {element}], align {align}"
         )
 
-    def fence(self, node: Fence) -> None:  # noqa: ARG002 - all are one
+    def fence(self, node: ir.Fence) -> None:  # noqa: ARG002 - all are one
         """Order streaming stores."""
         if self.w.host.architecture == "x86_64":
             self.w.do(self.w.call("void", "llvm.x86.sse.sfence"))
         else:
             self.w.do("fence seq_cst")
 
-    def effect(self, node: Effect) -> None:
+    def effect(self, node: ir.Effect) -> None:
         """Refuse: a CPU has none of them."""
         raise Unsupported(
             f"{node.op} does not exist on target cpu; choose a schedule made for cpu."
         )
 
-    def loop(self, node: For) -> None:
+    def loop(self, node: ir.For) -> None:
         """Emit a loop tested at its end, behind a guard unless it surely runs."""
         w = self.w
         start, stop = ref(node.start), ref(node.stop)
@@ -303,11 +283,11 @@ class Emitter:
                 edges.append((ref(first), before))
             w.lines.append(_phi(result, *edges))
 
-    def hint(self, node: For) -> str:  # noqa: ARG002 - for those who override it
+    def hint(self, node: ir.For) -> str:  # noqa: ARG002 - for those who override it
         """Return what a loop's branch tells the code generator."""
         return ""
 
-    def branch(self, node: If) -> None:
+    def branch(self, node: ir.If) -> None:
         """Emit both sides; results are phis behind them."""
         w = self.w
         name = f"if.{w.fresh()}"
@@ -329,7 +309,7 @@ class Emitter:
         ):
             w.lines.append(_phi(result, (ref(a), edges[0]), (ref(b), edges[1])))
 
-    def parallel(self, node: Parallel) -> None:
+    def parallel(self, node: ir.Parallel) -> None:
         """Take chunks by the ticket; one thread runs the body once, over all."""
         w = self.w
         low, high, extent = node.low.name, node.high.name, ref(node.extent)
@@ -363,7 +343,7 @@ def _phi(var: Var, *edges: tuple[str, str]) -> str:
     return f"  %{var.name} = phi {register(var.type)} {pairs}"
 
 
-def _surely_runs(node: For) -> bool:
+def _surely_runs(node: ir.For) -> bool:
     start, stop = node.start, node.stop
     if isinstance(start, Const) and isinstance(stop, Const):
         return start.value < stop.value

@@ -20,20 +20,8 @@ from steelyard_kernels.emit.llvm import Emitter, ascii_only, ref
 from steelyard_kernels.emit.llvm_text import Writer, memory, register
 from steelyard_kernels.emit.unrolled import is_spelled_out, spelled_out
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.ir.loops import (
-    Alloc,
-    Buffer,
-    Const,
-    Effect,
-    For,
-    Kernel,
-    Let,
-    Operand,
-    Parallel,
-    Type,
-    Var,
-    typed,
-)
+from steelyard_kernels.ir import loops as ir
+from steelyard_kernels.ir.loops import Buffer, Const, Kernel, Operand, Type, Var
 
 TRIPLE: Final = "nvptx64-nvidia-cuda"
 ADDRESSES: Final = {
@@ -130,7 +118,7 @@ class _NvptxEmitter(Emitter):
             return "true" if mask.value else "false"
         return self.splats.get(mask.name) or super().condition(mask)
 
-    def let(self, node: Let) -> None:
+    def let(self, node: ir.Let) -> None:
         """Emit an operation."""
         if node.op == "rsqrt" and node.var.type.dtype is not float64:
             self.root(node)
@@ -146,7 +134,7 @@ class _NvptxEmitter(Emitter):
         spelled = own(self.w, node.op, args, [*types, node.var.type])
         self.w.do(f"%{node.var.name} = {spelled}")
 
-    def root(self, node: Let) -> None:
+    def root(self, node: ir.Let) -> None:
         """Emit 1 / sqrt(x) of float32, for which there is an instruction.
 
         It is within 2 ulp (PTX ISA, `rsqrt.approx`), as is the CUDA library's rsqrtf.
@@ -154,23 +142,23 @@ class _NvptxEmitter(Emitter):
         w, x, type_ = self.w, ref(node.args[0]), node.var.type
         if type_.dtype in HALVES:
             x = llvm_convert.widened(w, x, type_)
-        root = _approximate(w, "rsqrt.approx", [x], [typed(float32, type_.lanes)])
+        root = _approximate(w, "rsqrt.approx", [x], [ir.typed(float32, type_.lanes)])
         if type_.dtype in HALVES:
             root = llvm_convert.narrow(w, w.put(root), type_)
         w.do(f"%{node.var.name} = {root}")
 
-    def alloc(self, node: Alloc) -> None:
+    def alloc(self, node: ir.Alloc) -> None:
         """Reserve a block's memory beside the kernel, a thread's in its entry."""
         buffer = node.buffer
         if buffer.space != "shared":
             super().alloc(node)
             return
-        room = f"[{ref(buffer.extent)} x {memory(typed(buffer.dtype))}]"
+        room = f"[{ref(buffer.extent)} x {memory(ir.typed(buffer.dtype))}]"
         self.shared.append(
             f"@{buffer.name} = internal addrspace(3) global {room} poison, align {WORD}"
         )
 
-    def loop(self, node: For) -> None:
+    def loop(self, node: ir.For) -> None:
         """Emit a loop, or every turn of it where that was asked for."""
         if not is_spelled_out(node):
             super().loop(node)
@@ -181,17 +169,17 @@ class _NvptxEmitter(Emitter):
             type_ = register(result.type)
             self.w.do(f"%{result.name} = bitcast {type_} {ref(value)} to {type_}")
 
-    def hint(self, node: For) -> str:
+    def hint(self, node: ir.For) -> str:
         """Keep a loop rolled where that was asked for."""
         return ", !llvm.loop !9" if node.unroll == 1 else ""
 
-    def effect(self, node: Effect) -> None:
+    def effect(self, node: ir.Effect) -> None:
         """Emit a barrier; of the others there is none."""
         if node.op != "barrier":
             raise _only_nvrtc(node.op)
         self.w.do(self.w.call("void", "llvm.nvvm.barrier0"))
 
-    def parallel(self, node: Parallel) -> None:
+    def parallel(self, node: ir.Parallel) -> None:
         """Refuse: blocks are dealt out by the launch."""
         raise Unsupported(
             f"threads of a GPU take no chunks of {node.chunk}; choose a schedule made "
@@ -216,7 +204,7 @@ def _shuffle(w: Writer, op: str, args: list[str], types: list[Type]) -> str:
     value, lane = args
     type_, index = types[0], types[1].dtype.llvm
     if type_.lanes > 1:
-        one = typed(type_.dtype)
+        one = ir.typed(type_.dtype)
         return _lane_by_lane(
             w, value, type_, lambda x: _shuffle(w, op, [x, lane], [one, types[1]])
         )
@@ -256,7 +244,7 @@ def _lane_by_lane(w: Writer, x: str, type_: Type, spelled: Callable[[str], str])
     """Return what is spelled of each lane, its last step unnamed."""
     if type_.lanes == 1:
         return spelled(x)
-    vector, element, value = register(type_), register(typed(type_.dtype)), "poison"
+    vector, element, value = register(type_), register(ir.typed(type_.dtype)), "poison"
     for lane in range(type_.lanes):
         one = w.put(spelled(w.put(f"extractelement {vector} {x}, i64 {lane}")))
         last = f"insertelement {vector} {value}, {element} {one}, i64 {lane}"

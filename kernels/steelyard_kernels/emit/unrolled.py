@@ -11,23 +11,12 @@ from dataclasses import fields
 from typing import Any
 
 from steelyard_kernels.errors import CompilerBug
+from steelyard_kernels.ir import loops as ir
 from steelyard_kernels.ir.builder import FOLDED
-from steelyard_kernels.ir.loops import (
-    Alloc,
-    Const,
-    Effect,
-    For,
-    If,
-    Let,
-    Load,
-    Operand,
-    Statement,
-    Store,
-    Var,
-)
+from steelyard_kernels.ir.loops import Const, Operand, Var
 
 
-def is_spelled_out(node: For) -> bool:
+def is_spelled_out(node: ir.For) -> bool:
     """Say whether a loop's hint asks for every turn, and no turn may end it."""
     start, stop = node.start, node.stop
     if node.until is not None or not (
@@ -37,7 +26,7 @@ def is_spelled_out(node: For) -> bool:
     return len(range(int(start.value), int(stop.value), node.step)) <= node.unroll
 
 
-def spelled_out(node: For, suffix: str) -> tuple[list[Statement], list[Operand]]:
+def spelled_out(node: ir.For, suffix: str) -> tuple[list[ir.Statement], list[Operand]]:
     """Return the statements of all turns, and what the loop carried in the end.
 
     Names get `suffix` and the turn's number, so that both together are new.
@@ -45,7 +34,7 @@ def spelled_out(node: For, suffix: str) -> tuple[list[Statement], list[Operand]]
     assert isinstance(node.start, Const)
     assert isinstance(node.stop, Const)
     carried = [first for _, first in node.carried]
-    statements: list[Statement] = []
+    statements: list[ir.Statement] = []
     turns = range(int(node.start.value), int(node.stop.value), node.step)
     for turn, at in enumerate(turns):
         copy = _Copy(f"{suffix}.{turn}", first=turn == 0)
@@ -82,17 +71,17 @@ class _Copy:
         self.values[var.name] = own
         return own
 
-    def body(self, statements: Sequence[Statement]) -> list[Statement]:
+    def body(self, statements: Sequence[ir.Statement]) -> list[ir.Statement]:
         copies = [self.statement(statement) for statement in statements]
         return [copy for copy in copies if copy is not None]
 
-    def statement(self, node: Statement) -> Statement | None:
+    def statement(self, node: ir.Statement) -> ir.Statement | None:
         """Return a statement's copy, or None if there is nothing left of it."""
-        if isinstance(node, Let):
+        if isinstance(node, ir.Let):
             return self.let(node)
-        if isinstance(node, Alloc):
+        if isinstance(node, ir.Alloc):
             return node if self.first else None  # the same memory in every turn
-        if not isinstance(node, Load | Store | For | If | Effect):
+        if not isinstance(node, ir.Load | ir.Store | ir.For | ir.If | ir.Effect):
             raise CompilerBug(f"a loop holds {type(node).__name__}, which no loop may.")
         own = [self.part(each.name, getattr(node, each.name)) for each in fields(node)]
         return type(node)(*own)
@@ -109,7 +98,7 @@ class _Copy:
             return tuple(self.body(value))
         return self.operands(value) if type(value) is tuple else self.operand(value)
 
-    def let(self, node: Let) -> Statement | None:
+    def let(self, node: ir.Let) -> ir.Statement | None:
         """Copy an operation, or remember its result if it is a known index."""
         args, type_ = self.operands(node.args), node.var.type
         numbers = [arg.value for arg in args if isinstance(arg, Const)]
@@ -119,4 +108,4 @@ class _Copy:
             if abs(value) < 1 << (8 * type_.dtype.bytes - 1):
                 self.values[node.var.name] = Const(value, type_)
                 return None
-        return Let(self.define(node.var), node.op, args)
+        return ir.Let(self.define(node.var), node.op, args)

@@ -13,27 +13,8 @@ from itertools import chain
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.errors import CompilerBug
-from steelyard_kernels.expression.expr import (
-    Along,
-    Apply,
-    Broadcast,
-    Cast,
-    Chain,
-    Chains,
-    Dot,
-    Gather,
-    Loop,
-    Node,
-    Parameter,
-    Program,
-    Reduce,
-    Reshape,
-    Result,
-    Row,
-    Shape,
-    View,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import Index, axis
 from steelyard_kernels.expression.lines import along
@@ -65,40 +46,40 @@ class _Batched(Again):
     def _with_chains(  # noqa: C901, PLR0912 - one case a production
         self, graph: Graph, node: Node, made: Mapping[int, Node]
     ) -> Node | None:
-        if isinstance(node, Chains):
+        if isinstance(node, expr.Chains):
             return self._wide(node.arg)
-        if node.number not in self.differ or isinstance(node, Result):
+        if node.number not in self.differ or isinstance(node, expr.Result):
             return None
         shape = self.chains, *node.shape
         match node:
-            case Chain():
+            case expr.Chain():
                 return made[node.arg.number]
-            case Apply():
+            case expr.Apply():
                 rank = len(node.shape)
                 args = [self._aligned(arg, rank) for arg in node.args]
                 return graph.apply(node.op, *args)
-            case Cast():
+            case expr.Cast():
                 return graph.cast(made[node.arg.number], node.dtype)
-            case Broadcast():
+            case expr.Broadcast():
                 arg = self._aligned(node.arg, len(node.shape))
                 return graph.broadcast(arg, shape)
-            case Reduce():
+            case expr.Reduce():
                 axes, kept = tuple([k + 1 for k in node.axes]), node.keepdims
                 return graph.reduce(node.op, made[node.arg.number], axes, keepdims=kept)
-            case View():
+            case expr.View():
                 places = axis(0), *self._behind(node.index, shape)
                 return graph.view(made[node.arg.number], places, shape)
-            case Gather():
+            case expr.Gather():
                 which, own = self._wide(node.which), self._behind(node.index, shape)
                 return self._taken(node.arg, which, own, node.place)
-            case Along():
+            case expr.Along():
                 arg, back = made[node.arg.number], node.reverse
                 return along(graph, node.op, arg, node.axis + 1, reverse=back)
-            case Reshape():
+            case expr.Reshape():
                 return graph.reshape(made[node.arg.number], shape)
-            case Dot():
+            case expr.Dot():
                 return self._product(node)
-            case Row():
+            case expr.Row():
                 return self._row(node)
             case _:
                 raise CompilerBug(f"{graph.kernel}: no chains of a {node}; report it.")
@@ -119,7 +100,7 @@ class _Batched(Again):
         return self.graph.reshape(made, (self.chains, *ones, *node.shape))
 
     @staticmethod
-    def _behind(index: Sequence[Index], shape: Shape) -> list[Index]:
+    def _behind(index: Sequence[Index], shape: expr.Shape) -> list[Index]:
         """Return expressions of a view's axes that stand behind the chains'."""
         places = [axis(k + 1) for k in range(len(shape) - 1)]
         return [each.at(places, shape) for each in index]
@@ -132,7 +113,7 @@ class _Batched(Again):
         full = (axis(0), *index) if own else tuple(index)
         return gathered(self.graph, array, which, full, place + own)
 
-    def _row(self, node: Row) -> Node:
+    def _row(self, node: expr.Row) -> Node:
         if node.index.number not in self.differ:
             rows = self._turned(self.made[node.arg.number])
             return row(self.graph, rows, self.made[node.index.number])
@@ -146,7 +127,7 @@ class _Batched(Again):
         rest = range(2, len(node.shape))
         return permuted(self.graph, node, (1, 0, *rest))
 
-    def _product(self, node: Dot) -> Node:
+    def _product(self, node: expr.Dot) -> Node:
         """Return the products of all chains: one, if their right factor is the same."""
         graph, a, b = self.graph, self.made[node.a.number], self.made[node.b.number]
         if node.b.number not in self.differ:
@@ -168,7 +149,7 @@ class _Batched(Again):
         )
         return graph.cast(found, node.dtype)
 
-    def results(self, loop: Loop) -> Sequence[Node]:
+    def results(self, loop: expr.Loop) -> Sequence[Node]:
         """Make a loop again, which goes on until all chains have ended."""
         graph, made, apart = self.graph, self.made, id(loop) in self.apart
         pairs = [*zip(loop.carries, loop.inits, strict=True)]
@@ -215,12 +196,12 @@ class _Batched(Again):
         ]
         return [*found[: len(loop.nexts)], *every]
 
-    def _of(self, carry: Parameter, node: Node) -> Node:
+    def _of(self, carry: expr.Parameter, node: Node) -> Node:
         """Return what a carry becomes: of every chain where carries are."""
         wide = carry.number in self.differ
         return self._wide(node) if wide else self.made[node.number]
 
-    def _live(self, loop: Loop, before: Node, index: Node) -> Node:
+    def _live(self, loop: expr.Loop, before: Node, index: Node) -> Node:
         """Return which chains have a turn more."""
         graph, live = self.graph, before
         if loop.condition is not None:
@@ -247,13 +228,13 @@ class _Batched(Again):
 def _different(program: Program) -> tuple[set[int], set[int]]:
     """Return the nodes that differ between chains, and the loops that end apart, by ids."""
     every, found, apart = [*everywhere(program.nodes)], set[int](), set[int]()
-    results = [node for node in every if isinstance(node, Result)]
+    results = [node for node in every if isinstance(node, expr.Result)]
     before = -1
     while before != len(found) + len(apart):
         before = len(found) + len(apart)
         for node in every:
-            args = () if isinstance(node, Result) else operands(node)
-            if isinstance(node, Chain) or any(arg.number in found for arg in args):
+            args = () if isinstance(node, expr.Result) else expr.operands(node)
+            if isinstance(node, expr.Chain) or any(arg.number in found for arg in args):
                 found.add(node.number)
         for node in results:
             loop = node.loop

@@ -14,16 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from steelyard_kernels.expression.expr import (
-    Apply,
-    Constant,
-    Loop,
-    Node,
-    Program,
-    Result,
-    loops,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import Again, remade
 from steelyard_kernels.expression.structure import everywhere
@@ -38,12 +30,12 @@ def lean(program: Program) -> Program:
 
 def _leaner(program: Program) -> Program:
     """Return the program without what is seen at once to be needless."""
-    if not loops(program.nodes):
+    if not expr.loops(program.nodes):
         return program
     used: dict[int, set[int]] = {}
     found = {}
     for node in everywhere(program.nodes):
-        if isinstance(node, Result):
+        if isinstance(node, expr.Result):
             used.setdefault(id(node.loop), set()).add(node.place)
             found[id(node.loop)] = node.loop
     live = {key: _live(loop, used[key]) for key, loop in found.items()}
@@ -65,7 +57,7 @@ class _Live:
     steps: Mapping[int, tuple[str, Node]]
 
 
-def _live(loop: Loop, used: set[int]) -> _Live:
+def _live(loop: expr.Loop, used: set[int]) -> _Live:
     count = len(loop.nexts)
     steps = _steps(loop)
     carried = {carry.number: place for place, carry in enumerate(loop.carries)}
@@ -84,16 +76,16 @@ def _live(loop: Loop, used: set[int]) -> _Live:
             pending.append(loop.nexts[place])
         elif node.number in inside and node.number not in nodes:
             nodes.add(node.number)
-            pending.extend(operands(node))
+            pending.extend(expr.operands(node))
     return _Live(tuple(sorted(carries)), tuple(stacked), frozenset(nodes), steps)
 
 
-def _steps(loop: Loop) -> dict[int, tuple[str, Node]]:
+def _steps(loop: expr.Loop) -> dict[int, tuple[str, Node]]:
     """Return what the carries that count are changed by, and how, by their places."""
     inside = {node.number for node in (*loop.nodes, *loop.carries, loop.index)}
     found = {}
     for place, (carry, new) in enumerate(zip(loop.carries, loop.nexts, strict=True)):
-        if carry.dtype.kind != "int" or not isinstance(new, Apply):
+        if carry.dtype.kind != "int" or not isinstance(new, expr.Apply):
             continue
         if new.op == "add" and new.args[1] is carry:
             step = new.args[0]
@@ -106,7 +98,7 @@ def _steps(loop: Loop) -> dict[int, tuple[str, Node]]:
     return found
 
 
-def _changes(loop: Loop, live: _Live) -> bool:
+def _changes(loop: expr.Loop, live: _Live) -> bool:
     every = len(live.carries) + len(live.stacked)
     return bool(live.steps) or every < len(loop.nexts) + len(loop.stacked)
 
@@ -118,7 +110,7 @@ class _Lean(Again):
         super().__init__(graph, lambda *_: None)
         self._live = live
 
-    def results(self, loop: Loop) -> Sequence[Node]:
+    def results(self, loop: expr.Loop) -> Sequence[Node]:
         """Make a loop's live part; what is not live stands for nothing."""
         live, made = self._live[id(loop)], self.made
         inits = [made[loop.inits[place].number] for place in live.carries]
@@ -143,8 +135,8 @@ class _Lean(Again):
         """Return a counting carry as an expression of the index."""
         graph = self.graph
         taken = graph.cast(index, init.dtype)
-        if not (isinstance(step, Constant) and step.value == 1):
+        if not (isinstance(step, expr.Constant) and step.value == 1):
             taken = graph.apply("multiply", taken, step)
-        if op == "add" and isinstance(init, Constant) and init.value == 0:
+        if op == "add" and isinstance(init, expr.Constant) and init.value == 0:
             return taken
         return graph.apply(op, init, taken)

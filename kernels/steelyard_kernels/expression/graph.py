@@ -13,29 +13,9 @@ from typing import Any
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression import expr
 from steelyard_kernels.expression.bodies import body, check_loop
-from steelyard_kernels.expression.expr import (
-    Apply,
-    Arange,
-    Broadcast,
-    Cast,
-    Chain,
-    Chains,
-    Constant,
-    Dot,
-    Input,
-    Loop,
-    Node,
-    Parameter,
-    Reduce,
-    Reshape,
-    Result,
-    Row,
-    Scalar,
-    Shape,
-    Value,
-    View,
-)
+from steelyard_kernels.expression.expr import Node
 from steelyard_kernels.expression.indices import Index, axis
 from steelyard_kernels.expression.rounding import round_constant
 from steelyard_kernels.monoids import MONOIDS
@@ -61,21 +41,23 @@ class Graph:
         self._count += 1
         return self._count
 
-    def input(self, name: str, index: int, shape: Shape, dtype: DType) -> Input:
+    def input(
+        self, name: str, index: int, shape: expr.Shape, dtype: DType
+    ) -> expr.Input:
         """Return an array parameter."""
-        return Input(self._next(), shape, dtype, name, index)
+        return expr.Input(self._next(), shape, dtype, name, index)
 
-    def scalar(self, name: str, dtype: DType) -> Scalar:
+    def scalar(self, name: str, dtype: DType) -> expr.Scalar:
         """Return a runtime scalar."""
-        return Scalar(self._next(), (), dtype, name)
+        return expr.Scalar(self._next(), (), dtype, name)
 
-    def constant(self, value: Value, dtype: DType) -> Node:
+    def constant(self, value: expr.Value, dtype: DType) -> Node:
         """Return a constant rounded to dtype."""
         value = round_constant(value, dtype)
         # repr keeps -0.0 from 0.0 and makes every NaN the same constant
-        key = (Constant, dtype.name, repr(value))
+        key = (expr.Constant, dtype.name, repr(value))
         if key not in self._nodes:
-            self._nodes[key] = Constant(self._next(), (), dtype, value)
+            self._nodes[key] = expr.Constant(self._next(), (), dtype, value)
         return self._nodes[key]
 
     def apply(self, op: str, *args: Node) -> Node:
@@ -96,28 +78,28 @@ class Graph:
         cast = tuple(self.cast(value, common) for value in values)
         if op == "where":
             cast = (args[0], *cast)
-        key = (Apply, op, *(arg.number for arg in cast))
+        key = (expr.Apply, op, *(arg.number for arg in cast))
         if key not in self._nodes:
             dtype = dtypes.bool_ if row.result == "bool" else common
             dtype = SAME_WIDTH[common] if row.result == "bits" else dtype
-            self._nodes[key] = Apply(self._next(), shape, dtype, op, cast)
+            self._nodes[key] = expr.Apply(self._next(), shape, dtype, op, cast)
         return self._nodes[key]
 
     def cast(self, node: Node, dtype: DType, *, folds: bool = True) -> Node:
         """Return the node rounded to dtype; what changes nothing is left out if it `folds`."""
         if node.dtype is dtype:
             return node
-        if isinstance(node, Constant):
+        if isinstance(node, expr.Constant):
             return self.constant(node.value, dtype)
-        inner = node.arg if folds and isinstance(node, Cast) else None
+        inner = node.arg if folds and isinstance(node, expr.Cast) else None
         if inner is not None and dtypes.widens(inner.dtype, node.dtype):
             return self.cast(inner, dtype)  # a widening is exact: start before it
-        key = (Cast, dtype.name, node.number)
+        key = (expr.Cast, dtype.name, node.number)
         if key not in self._nodes:
-            self._nodes[key] = Cast(self._next(), node.shape, dtype, node)
+            self._nodes[key] = expr.Cast(self._next(), node.shape, dtype, node)
         return self._nodes[key]
 
-    def broadcast(self, node: Node, shape: Shape) -> Node:
+    def broadcast(self, node: Node, shape: expr.Shape) -> Node:
         """Return the node in a larger shape."""
         if node.shape == shape:
             return node
@@ -126,9 +108,9 @@ class Graph:
                 f"{self.kernel}: cannot broadcast shape {node.shape} to {shape}; "
                 "aligned at the last axis, every extent must be equal or 1."
             )
-        key = (Broadcast, shape, node.number)
+        key = (expr.Broadcast, shape, node.number)
         if key not in self._nodes:
-            self._nodes[key] = Broadcast(self._next(), shape, node.dtype, node)
+            self._nodes[key] = expr.Broadcast(self._next(), shape, node.dtype, node)
         return self._nodes[key]
 
     def reduce(
@@ -149,19 +131,19 @@ class Graph:
         if MONOIDS[op].widened and node.dtype.kind == "int":
             node = self.cast(node, dtypes.widest(node.dtype))
         node = self.cast(node, dtypes.computed(node.dtype))
-        key = (Reduce, op, node.number, axes, keepdims)
+        key = (expr.Reduce, op, node.number, axes, keepdims)
         if key not in self._nodes:
             kept = ((n, place in axes) for place, n in enumerate(node.shape))
             shape = tuple(1 if gone else n for n, gone in kept if keepdims or not gone)
             if 0 in node.shape:
                 return self._filled(MONOIDS[op].nothing or 0, node.dtype, shape)
             number = self._next()
-            self._nodes[key] = Reduce(
+            self._nodes[key] = expr.Reduce(
                 number, shape, node.dtype, op, node, axes, keepdims
             )
         return self._nodes[key]
 
-    def view(self, node: Node, index: tuple[Index, ...], shape: Shape) -> Node:
+    def view(self, node: Node, index: tuple[Index, ...], shape: expr.Shape) -> Node:
         """Return node[index], of `shape` and zero where an index lies outside.
 
         `index` has an expression of the view's axes for each axis of the node. Where
@@ -171,16 +153,16 @@ class Graph:
             return node
         if 0 in shape or 0 in node.shape:
             return self._filled(0, node.dtype, shape)
-        view = View(0, shape, node.dtype, node, index)
-        if isinstance(node, View) and not view.guards:
+        view = expr.View(0, shape, node.dtype, node, index)
+        if isinstance(node, expr.View) and not view.guards:
             inner = tuple(each.at(index, shape) for each in node.index)
             return self.view(node.arg, inner, shape)
-        key = (View, shape, node.number, index)
+        key = (expr.View, shape, node.number, index)
         if key not in self._nodes:
-            self._nodes[key] = View(self._next(), shape, node.dtype, node, index)
+            self._nodes[key] = expr.View(self._next(), shape, node.dtype, node, index)
         return self._nodes[key]
 
-    def _filled(self, value: Value, dtype: DType, shape: Shape) -> Node:
+    def _filled(self, value: expr.Value, dtype: DType, shape: expr.Shape) -> Node:
         return self.broadcast(self.constant(value, dtype), shape)
 
     def arange(self, extent: int, dtype: DType) -> Node:
@@ -190,9 +172,11 @@ class Graph:
                 f"{self.kernel}: arange of {dtype.name}, expected int32 or int64; cast "
                 "it with astype."
             )
-        return self.keep((Arange, extent, dtype.name), Arange, (extent,), dtype)
+        return self.keep(
+            (expr.Arange, extent, dtype.name), expr.Arange, (extent,), dtype
+        )
 
-    def reshape(self, node: Node, shape: Shape) -> Node:
+    def reshape(self, node: Node, shape: expr.Shape) -> Node:
         """Return the elements in the same order in another shape."""
         if node.shape == shape:
             return node
@@ -202,10 +186,10 @@ class Graph:
                 f"{math.prod(node.shape)} elements are not {math.prod(shape)}; pass a "
                 "shape of as many."
             )
-        if isinstance(node, Reshape):
+        if isinstance(node, expr.Reshape):
             return self.reshape(node.arg, shape)
-        key = (Reshape, shape, node.number)
-        return self.keep(key, Reshape, shape, node.dtype, node)
+        key = (expr.Reshape, shape, node.number)
+        return self.keep(key, expr.Reshape, shape, node.dtype, node)
 
     def transpose(self, node: Node) -> Node:
         """Return the node with its last two axes swapped."""
@@ -234,16 +218,16 @@ class Graph:
             )
         a, b = self.cast(a, common), self.cast(b, common)
         shape = (*a.shape[:-1], b.shape[1])
-        return self.keep((Dot, a.number, b.number), Dot, shape, common, a, b)
+        return self.keep((expr.Dot, a.number, b.number), expr.Dot, shape, common, a, b)
 
     def row_of_memory(self, node: Node, index: Node) -> Node:
         """Return the node of a row where it stands; `rows.row` looks further."""
-        key = (Row, node.number, index.number)
-        return self.keep(key, Row, node.shape[1:], node.dtype, node, index)
+        key = (expr.Row, node.number, index.number)
+        return self.keep(key, expr.Row, node.shape[1:], node.dtype, node, index)
 
     def chain(self, node: Node) -> Node:
         """Return this chain's part of an input; all have the same number of chains."""
-        if not isinstance(node, Input) or not node.shape:
+        if not isinstance(node, expr.Input) or not node.shape:
             raise KernelError(
                 f"{self.kernel}: chains were asked of a value of shape {node.shape}, "
                 "expected an array parameter of one axis or more; map parameters."
@@ -254,29 +238,31 @@ class Graph:
                 f"{self.chains} as the others; give all the same first axis."
             )
         self.chains = node.shape[0]
-        key = (Chain, node.number)
-        return self.keep(key, Chain, node.shape[1:], node.dtype, node)
+        key = (expr.Chain, node.number)
+        return self.keep(key, expr.Chain, node.shape[1:], node.dtype, node)
 
     def chains_of(self, node: Node) -> Node:
         """Return what every chain computed, along a new first axis."""
         shape = (self.chains, *node.shape)
-        return self.keep((Chains, node.number), Chains, shape, node.dtype, node)
+        return self.keep(
+            (expr.Chains, node.number), expr.Chains, shape, node.dtype, node
+        )
 
     def parameters(
         self, inits: Sequence[Node]
-    ) -> tuple[tuple[Parameter, ...], Parameter]:
+    ) -> tuple[tuple[expr.Parameter, ...], expr.Parameter]:
         """Return a new loop's carries, like its inits, and its index."""
         carries = tuple(
-            Parameter(self._next(), init.shape, init.dtype, "carry", place)
+            expr.Parameter(self._next(), init.shape, init.dtype, "carry", place)
             for place, init in enumerate(inits)
         )
-        return carries, Parameter(self._next(), (), dtypes.int64, "index", 0)
+        return carries, expr.Parameter(self._next(), (), dtypes.int64, "index", 0)
 
     def loop(
         self,
         length: int | Node,
         inits: Sequence[Node],
-        parameters: tuple[tuple[Parameter, ...], Parameter],
+        parameters: tuple[tuple[expr.Parameter, ...], expr.Parameter],
         nexts: Sequence[Node],
         stacked: Sequence[Node] = (),
         *,
@@ -292,7 +278,7 @@ class Graph:
         carries, index = parameters
         roots = [*nexts, *stacked, *([] if condition is None else [condition])]
         nodes, free = body(roots, {p.number for p in (*carries, index)})
-        loop = Loop(
+        loop = expr.Loop(
             length=length,
             inits=tuple(inits),
             carries=carries,
@@ -309,7 +295,7 @@ class Graph:
         rows_of = (length,) if isinstance(length, int) else ()
         shapes = [n.shape for n in nexts] + [(*rows_of, *n.shape) for n in stacked]
         return tuple(
-            Result(self._next(), shape, node.dtype, loop, place)
+            expr.Result(self._next(), shape, node.dtype, loop, place)
             for place, (shape, node) in enumerate(
                 zip(shapes, [*nexts, *stacked], strict=True)
             )
@@ -319,7 +305,7 @@ class Graph:
         self,
         key: tuple[object, ...],
         kind: Callable[..., Node],
-        shape: Shape,
+        shape: expr.Shape,
         dtype: DType,
         *fields: Any,
     ) -> Node:
@@ -370,7 +356,7 @@ class Graph:
             "cast it first with astype."
         )
 
-    def _broadcast_shapes(self, op: str, args: Sequence[Node]) -> Shape:
+    def _broadcast_shapes(self, op: str, args: Sequence[Node]) -> expr.Shape:
         shape = args[0].shape
         for arg in args[1:]:
             if arg.shape == shape:
@@ -386,7 +372,7 @@ class Graph:
         return shape
 
 
-def broadcast_shape(a: Shape, b: Shape) -> Shape | None:
+def broadcast_shape(a: expr.Shape, b: expr.Shape) -> expr.Shape | None:
     """Return the shape two shapes broadcast to, or None when they do not."""
     if len(a) < len(b):
         a, b = b, a

@@ -4,24 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from steelyard_kernels.expression.expr import (
-    Along,
-    Apply,
-    Constant,
-    Gather,
-    Handed,
-    Input,
-    Loop,
-    Node,
-    Parameter,
-    Program,
-    Reduce,
-    Result,
-    Scalar,
-    Segments,
-    View,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program
 
 
 def text(program: Program) -> str:
@@ -39,16 +23,16 @@ def _lines(nodes: Iterable[Node], indent: str) -> list[str]:
     lines = []
     said: set[int] = set()  # loops, by identity: all results of one share its body
     for node in nodes:
-        if isinstance(node, Result) and id(node.loop) not in said:
+        if isinstance(node, expr.Result) and id(node.loop) not in said:
             said.add(id(node.loop))
             lines += _loop_lines(node.loop, indent)
-        args = "" if isinstance(node, Result) else _references(operands(node))
+        args = "" if isinstance(node, expr.Result) else _references(expr.operands(node))
         head = f"{node.dtype}{node.shape} = {_head(node)}({args})"
         lines.append(f"{indent}%{node.number}: {head}")
     return lines
 
 
-def _loop_lines(loop: Loop, indent: str) -> list[str]:
+def _loop_lines(loop: expr.Loop, indent: str) -> list[str]:
     times = loop.length if isinstance(loop.length, int) else f"%{loop.length.number}"
     head = f"{indent}loop %{loop.index.number} < {times}"
     if loop.condition is not None:
@@ -72,27 +56,27 @@ def _references(nodes: Iterable[Node]) -> str:
 
 
 def _head(node: Node) -> str:
-    if isinstance(node, Apply):
+    if isinstance(node, expr.Apply):
         return node.op
-    if isinstance(node, Reduce):
+    if isinstance(node, expr.Reduce):
         axes = "" if node.of_rows else f" over {node.axes}"
         return f"{node.op}{axes}{'[keepdims]' if node.keepdims else ''}"
-    if isinstance(node, View):
+    if isinstance(node, expr.View):
         return f"view[{', '.join(map(str, node.index))}]"
-    if isinstance(node, Gather):
+    if isinstance(node, expr.Gather):
         named = [str(each) for each in node.index]
         named[node.place] = f"%{node.which.number}"
         return f"gather[{', '.join(named)}]"
-    if isinstance(node, Along | Handed):
-        along = "along" if isinstance(node, Along) else "handed along"
+    if isinstance(node, expr.Along | expr.Handed):
+        along = "along" if isinstance(node, expr.Along) else "handed along"
         return f"{node.op} {along} {node.axis}{'[reverse]' if node.reverse else ''}"
-    if isinstance(node, Constant):
+    if isinstance(node, expr.Constant):
         return f"constant {node.value!r}"
-    if isinstance(node, Input | Scalar):
+    if isinstance(node, expr.Input | expr.Scalar):
         return f"{type(node).__name__.lower()} {node.name}"
-    if isinstance(node, Parameter):
+    if isinstance(node, expr.Parameter):
         return node.role
-    if isinstance(node, Result):
+    if isinstance(node, expr.Result):
         return f"loop %{node.loop.index.number} [{node.place}]"
-    along = f" along {node.axis}" if isinstance(node, Segments) else ""
+    along = f" along {node.axis}" if isinstance(node, expr.Segments) else ""
     return f"{type(node).__name__.lower()}{along}"

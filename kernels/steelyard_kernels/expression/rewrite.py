@@ -6,33 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from steelyard_kernels.expression.expr import (
-    Along,
-    Apply,
-    Arange,
-    Broadcast,
-    Cast,
-    Chain,
-    Chains,
-    Constant,
-    Dot,
-    Gather,
-    Handed,
-    Loop,
-    Merge,
-    Node,
-    Output,
-    Parameter,
-    Program,
-    Reduce,
-    Reshape,
-    Result,
-    Row,
-    Scalar,
-    Segments,
-    View,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.lines import along, handed, merge, segments
 from steelyard_kernels.expression.rows import row
@@ -64,7 +39,7 @@ def remade(program: Program, again: Again) -> Program:
     again.add(program.nodes)
     made = again.made
     outputs = tuple(
-        Output(o.name, made[o.value.number], o.updates, o.hidden)
+        expr.Output(o.name, made[o.value.number], o.updates, o.hidden)
         for o in program.outputs
     )
     scalars = tuple(made[node.number] for node in program.scalars)
@@ -95,17 +70,17 @@ class Again:
                 self.made[node.number] = self._node(node) if new is None else new
 
     def _node(self, node: Node) -> Node:
-        if isinstance(node, Result):
+        if isinstance(node, expr.Result):
             return self._results(node.loop)[node.place]
-        args = [self.made[arg.number] for arg in operands(node)]
+        args = [self.made[arg.number] for arg in expr.operands(node)]
         return _MADE[type(node)](self.graph, node, *args)
 
-    def _results(self, loop: Loop) -> Sequence[Node]:
+    def _results(self, loop: expr.Loop) -> Sequence[Node]:
         if id(loop) not in self._loops:
             self._loops[id(loop)] = self.results(loop)
         return self._loops[id(loop)]
 
-    def results(self, loop: Loop) -> Sequence[Node]:
+    def results(self, loop: expr.Loop) -> Sequence[Node]:
         """Make a loop again and return what its results are, by their places."""
         inits = [self.made[init.number] for init in loop.inits]
         carries, index = self.graph.parameters(inits)
@@ -117,9 +92,9 @@ class Again:
 
     def loop(
         self,
-        old: Loop,
+        old: expr.Loop,
         inits: Sequence[Node],
-        parameters: tuple[tuple[Parameter, ...], Parameter],
+        parameters: tuple[tuple[expr.Parameter, ...], expr.Parameter],
         nexts: Sequence[Node],
         stacked: Sequence[Node],
     ) -> tuple[Node, ...]:
@@ -140,24 +115,28 @@ class Again:
 # What makes a node again of what stands for its operands; inputs and parameters are made
 # with their program or their loop.
 _MADE: Final[Mapping[type, Callable[..., Node]]] = {
-    Along: lambda graph, x, arg: along(graph, x.op, arg, x.axis, reverse=x.reverse),
-    Apply: lambda graph, x, *args: graph.apply(x.op, *args),
-    Arange: lambda graph, x: graph.arange(x.shape[0], x.dtype),
-    Broadcast: lambda graph, x, arg: graph.broadcast(arg, x.shape),
-    Cast: lambda graph, x, arg: graph.cast(arg, x.dtype),
-    Chain: lambda graph, _, arg: graph.chain(arg),
-    Chains: lambda graph, _, arg: graph.chains_of(arg),
-    Constant: lambda graph, x: graph.constant(x.value, x.dtype),
-    Dot: lambda graph, _, a, b: graph.dot(a, b),
-    Gather: lambda graph, x, arg, at: gathered(graph, arg, at, x.index, x.place),
-    Handed: lambda graph, x, arg, memory: handed(
+    expr.Along: lambda graph, x, arg: along(
+        graph, x.op, arg, x.axis, reverse=x.reverse
+    ),
+    expr.Apply: lambda graph, x, *args: graph.apply(x.op, *args),
+    expr.Arange: lambda graph, x: graph.arange(x.shape[0], x.dtype),
+    expr.Broadcast: lambda graph, x, arg: graph.broadcast(arg, x.shape),
+    expr.Cast: lambda graph, x, arg: graph.cast(arg, x.dtype),
+    expr.Chain: lambda graph, _, arg: graph.chain(arg),
+    expr.Chains: lambda graph, _, arg: graph.chains_of(arg),
+    expr.Constant: lambda graph, x: graph.constant(x.value, x.dtype),
+    expr.Dot: lambda graph, _, a, b: graph.dot(a, b),
+    expr.Gather: lambda graph, x, arg, at: gathered(graph, arg, at, x.index, x.place),
+    expr.Handed: lambda graph, x, arg, memory: handed(
         graph, x.op, arg, memory, axis=x.axis, reverse=x.reverse
     ),
-    Merge: lambda graph, x, arg: merge(graph, arg, x.shape[-1]),
-    Reduce: lambda graph, x, arg: graph.reduce(x.op, arg, x.axes, keepdims=x.keepdims),
-    Reshape: lambda graph, x, arg: graph.reshape(arg, x.shape),
-    Row: lambda graph, _, arg, index: row(graph, arg, index),
-    Scalar: lambda graph, x: graph.scalar(x.name, x.dtype),
-    Segments: lambda graph, x, arg, starts: segments(graph, arg, starts, x.axis),
-    View: lambda graph, x, arg: graph.view(arg, x.index, x.shape),
+    expr.Merge: lambda graph, x, arg: merge(graph, arg, x.shape[-1]),
+    expr.Reduce: lambda graph, x, arg: graph.reduce(
+        x.op, arg, x.axes, keepdims=x.keepdims
+    ),
+    expr.Reshape: lambda graph, x, arg: graph.reshape(arg, x.shape),
+    expr.Row: lambda graph, _, arg, index: row(graph, arg, index),
+    expr.Scalar: lambda graph, x: graph.scalar(x.name, x.dtype),
+    expr.Segments: lambda graph, x, arg, starts: segments(graph, arg, starts, x.axis),
+    expr.View: lambda graph, x, arg: graph.view(arg, x.index, x.shape),
 }

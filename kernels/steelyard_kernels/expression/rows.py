@@ -12,24 +12,8 @@ from typing import Any, Final
 
 from steelyard_kernels.dtypes import float64, int32
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.expr import (
-    Apply,
-    Arange,
-    Broadcast,
-    Cast,
-    Chain,
-    Constant,
-    Dot,
-    Input,
-    Node,
-    Reduce,
-    Reshape,
-    Result,
-    Row,
-    Shape,
-    View,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import Index, axis
 from steelyard_kernels.expression.structure import closure
@@ -47,7 +31,7 @@ def row(graph: Graph, node: Node, index: Node) -> Node:
             f"{graph.kernel}: a value of shape () has no rows; index an array of one "
             "axis or more."
         )
-    if index.dtype.bytes < int32.bytes and not isinstance(index, Constant):
+    if index.dtype.bytes < int32.bytes and not isinstance(index, expr.Constant):
         index = graph.cast(index, int32)  # steps and starts of slices are beyond it
     for below in _through(node):  # from the leaves on: none needs recursion
         _row(graph, below, index)
@@ -66,7 +50,7 @@ def _through(node: Node) -> list[Node]:
     """Return the nodes whose row at the same index the row may be made of, in order."""
     return closure(
         [node],
-        lambda x: [a for a in operands(x) if a.shape[:1] == x.shape[:1] != ()],
+        lambda x: [a for a in expr.operands(x) if a.shape[:1] == x.shape[:1] != ()],
         lambda x: type(x) in _RULES,
     )
 
@@ -82,7 +66,7 @@ def _row(graph: Graph, node: Node, index: Node) -> Node | None:
 def _found(graph: Graph, node: Node, index: Node) -> Node | None:
     rule = _RULES.get(type(node))
     found = rule(graph, node, index) if rule else None
-    if found is None and isinstance(index, Constant):
+    if found is None and isinstance(index, expr.Constant):
         shape = node.shape[1:]
         places = (Index(int(index.value)), *map(axis, range(len(shape))))
         return graph.view(node, places, shape)
@@ -93,11 +77,15 @@ def _found(graph: Graph, node: Node, index: Node) -> Node | None:
 
 def in_memory(node: Node) -> bool:
     """Say whether a node's rows lie in memory, at any index."""
-    while isinstance(node, Row | Chain) or (isinstance(node, View) and node.strided):
+    while isinstance(node, expr.Row | expr.Chain) or (
+        isinstance(node, expr.View) and node.strided
+    ):
         node = node.arg
-    while isinstance(node, Reshape):
+    while isinstance(node, expr.Reshape):
         node = node.arg
-    return isinstance(node, Input) or (isinstance(node, Result) and node.stacks)
+    return isinstance(node, expr.Input) or (
+        isinstance(node, expr.Result) and node.stacks
+    )
 
 
 def _part(graph: Graph, arg: Node, axes: int, index: Node) -> Node | None:
@@ -109,7 +97,7 @@ def _part(graph: Graph, arg: Node, axes: int, index: Node) -> Node | None:
     return _row(graph, arg, index)
 
 
-def _of_apply(graph: Graph, node: Apply, index: Node) -> Node | None:
+def _of_apply(graph: Graph, node: expr.Apply, index: Node) -> Node | None:
     parts = [_part(graph, arg, len(node.shape), index) for arg in node.args]
     found = [part for part in parts if part is not None]
     if len(found) < len(parts):
@@ -117,17 +105,17 @@ def _of_apply(graph: Graph, node: Apply, index: Node) -> Node | None:
     return graph.apply(node.op, *found)
 
 
-def _of_cast(graph: Graph, node: Cast, index: Node) -> Node | None:
+def _of_cast(graph: Graph, node: expr.Cast, index: Node) -> Node | None:
     part = _row(graph, node.arg, index)
     return None if part is None else graph.cast(part, node.dtype)
 
 
-def _of_broadcast(graph: Graph, node: Broadcast, index: Node) -> Node | None:
+def _of_broadcast(graph: Graph, node: expr.Broadcast, index: Node) -> Node | None:
     part = _part(graph, node.arg, len(node.shape), index)
     return None if part is None else graph.broadcast(part, node.shape[1:])
 
 
-def _of_reduce(graph: Graph, node: Reduce, index: Node) -> Node | None:
+def _of_reduce(graph: Graph, node: expr.Reduce, index: Node) -> Node | None:
     if node.axes[0] == 0:
         if not node.keepdims:
             return None
@@ -140,14 +128,14 @@ def _of_reduce(graph: Graph, node: Reduce, index: Node) -> Node | None:
     return graph.reduce(node.op, part, axes, keepdims=node.keepdims)
 
 
-def _of_dot(graph: Graph, node: Dot, index: Node) -> Node | None:
+def _of_dot(graph: Graph, node: expr.Dot, index: Node) -> Node | None:
     if len(node.a.shape) == 1:
         return None
     part = _row(graph, node.a, index)
     return None if part is None else graph.dot(part, node.b)
 
 
-def _of_reshape(graph: Graph, node: Reshape, index: Node) -> Node | None:
+def _of_reshape(graph: Graph, node: expr.Reshape, index: Node) -> Node | None:
     shape = node.shape
     if shape[0] == 1:
         return graph.reshape(node.arg, shape[1:])
@@ -160,7 +148,7 @@ def _of_reshape(graph: Graph, node: Reshape, index: Node) -> Node | None:
     return None if part is None else graph.reshape(part, shape[1:])
 
 
-def _of_joined(graph: Graph, arg: Node, shape: Shape, index: Node) -> Node | None:
+def _of_joined(graph: Graph, arg: Node, shape: expr.Shape, index: Node) -> Node | None:
     """Return the row of an array whose first two axes became one."""
     if arg.shape[2:] != shape[1:] or len(arg.shape) < 2:
         return None
@@ -171,29 +159,29 @@ def _of_joined(graph: Graph, arg: Node, shape: Shape, index: Node) -> Node | Non
     return None if rows is None else _row(graph, rows, rest)
 
 
-def _of_split(graph: Graph, arg: Node, shape: Shape, index: Node) -> Node | None:
+def _of_split(graph: Graph, arg: Node, shape: expr.Shape, index: Node) -> Node | None:
     """Return the row of an array whose first axis became several, by its elements."""
-    if isinstance(arg, Arange):
+    if isinstance(arg, expr.Arange):
         row = graph.arange(math.prod(shape[1:]), arg.dtype)
         extent = graph.constant(row.shape[0], arg.dtype)
         first = graph.apply("multiply", graph.cast(index, arg.dtype), extent)
         return graph.reshape(graph.apply("add", first, row), shape[1:])
-    if not isinstance(arg, Apply | Cast | Broadcast):
+    if not isinstance(arg, expr.Apply | expr.Cast | expr.Broadcast):
         return None
     parts = []
-    for part in operands(arg):
+    for part in expr.operands(arg):
         if part.shape != arg.shape and math.prod(part.shape) != 1:
             return None
         same = () if math.prod(part.shape) == 1 else shape
         parts.append(graph.reshape(part, same))
-    if isinstance(arg, Apply):
+    if isinstance(arg, expr.Apply):
         return _row(graph, graph.apply(arg.op, *parts), index)
-    if isinstance(arg, Cast):
+    if isinstance(arg, expr.Cast):
         return _row(graph, graph.cast(parts[0], arg.dtype), index)
     return _row(graph, graph.broadcast(parts[0], shape), index)
 
 
-def _of_view(graph: Graph, node: View, index: Node) -> Node | None:
+def _of_view(graph: Graph, node: expr.View, index: Node) -> Node | None:
     """Return the row of a view whose first axis is a slice of its array's."""
     if not node.index:
         return graph.view(node.arg, (), node.shape[1:])
@@ -205,7 +193,7 @@ def _of_view(graph: Graph, node: View, index: Node) -> Node | None:
     if in_memory(node) or step is None or not inside or mixed:
         return None
     if first != axis(0):
-        if isinstance(index, Constant):
+        if isinstance(index, expr.Constant):
             return None
         steps = graph.apply("multiply", index, graph.constant(step, index.dtype))
         start = graph.constant(first.constant, index.dtype)
@@ -231,12 +219,12 @@ def _quotient(graph: Graph, index: Node, divisor: int) -> Node:
 
 
 _RULES: Final[dict[type, Callable[[Graph, Any, Node], Node | None]]] = {
-    Apply: _of_apply,
-    Cast: _of_cast,
-    Broadcast: _of_broadcast,
-    Reduce: _of_reduce,
-    Dot: _of_dot,
-    Arange: lambda graph, node, index: graph.cast(index, node.dtype),
-    Reshape: _of_reshape,
-    View: _of_view,
+    expr.Apply: _of_apply,
+    expr.Cast: _of_cast,
+    expr.Broadcast: _of_broadcast,
+    expr.Reduce: _of_reduce,
+    expr.Dot: _of_dot,
+    expr.Arange: lambda graph, node, index: graph.cast(index, node.dtype),
+    expr.Reshape: _of_reshape,
+    expr.View: _of_view,
 }

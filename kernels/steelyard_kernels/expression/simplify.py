@@ -29,24 +29,9 @@ from typing import Final
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import HALVES, bool_, float32, widens
+from steelyard_kernels.expression import expr
 from steelyard_kernels.expression.carries import lean
-from steelyard_kernels.expression.expr import (
-    Apply,
-    Broadcast,
-    Cast,
-    Chain,
-    Chains,
-    Constant,
-    Gather,
-    Node,
-    Program,
-    Reduce,
-    Reshape,
-    Row,
-    View,
-    loops,
-    operands,
-)
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import rewritten
 from steelyard_kernels.expression.rounding import round_constant
@@ -65,14 +50,22 @@ _HOLDS: Final = {  # a dtype's values are exact in these, as a set of bits
 }
 _SIGNS: Final = frozenset({"negative", "abs"})
 _EXTREMA: Final = frozenset({"maximum", "minimum"})
-_MOVES: Final = (Broadcast, Reshape, View, Gather, Row, Chain, Chains)
+_MOVES: Final = (
+    expr.Broadcast,
+    expr.Reshape,
+    expr.View,
+    expr.Gather,
+    expr.Row,
+    expr.Chain,
+    expr.Chains,
+)
 
 
 def simplify(program: Program) -> Program:
     """Return the program without redundant casts and carries; itself if it has none."""
     program = _without_rows(lean(program))
-    casts = [node for node in everywhere(program.nodes) if isinstance(node, Cast)]
-    behind = [node for node in casts if isinstance(_below(node), Cast)]
+    casts = [node for node in everywhere(program.nodes) if isinstance(node, expr.Cast)]
+    behind = [node for node in casts if isinstance(_below(node), expr.Cast)]
     if not behind:
         return program  # nothing to prove: most programs
     exact = _exact_casts(program)
@@ -83,22 +76,22 @@ def simplify(program: Program) -> Program:
 
 def _without_rows(program: Program) -> Program:
     """Return a program without loops with its rows gathered; itself if it has none."""
-    rows = any(isinstance(node, Row) for node in program.nodes)
-    if not rows or program.chains or loops(program.nodes):
+    rows = any(isinstance(node, expr.Row) for node in program.nodes)
+    if not rows or program.chains or expr.loops(program.nodes):
         return program
 
     def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
-        if not isinstance(node, Row):
+        if not isinstance(node, expr.Row):
             return None
-        return gathered_row(graph, *[made[arg.number] for arg in operands(node)])
+        return gathered_row(graph, *[made[arg.number] for arg in expr.operands(node)])
 
     return rewritten(program, rule)
 
 
 def _below(node: Node) -> Node:
     """Return what a cast converts, whatever it was broadcast to in between."""
-    (below,) = operands(node)
-    while isinstance(below, Broadcast):
+    (below,) = expr.operands(node)
+    while isinstance(below, expr.Broadcast):
         below = below.arg
     return below
 
@@ -108,14 +101,14 @@ def _exact_casts(program: Program) -> set[int]:
     exact: set[int] = set()
     holds: dict[int, int] = {}  # by node number: the types, as bits
     for node in everywhere(program.nodes):
-        if isinstance(node, Constant):
+        if isinstance(node, expr.Constant):
             types = _of_constant(node)
         else:
             types = _HOLDS[node.dtype]
             chosen = [holds[value.number] for value in _chosen(node)]
             if chosen:
                 types = reduce(and_, chosen)
-        if isinstance(node, Cast):
+        if isinstance(node, expr.Cast):
             if types & _BIT[node.dtype]:
                 exact.add(node.number)
             else:
@@ -126,11 +119,11 @@ def _exact_casts(program: Program) -> set[int]:
 
 def _chosen(node: Node) -> tuple[Node, ...]:
     """Return the nodes of whose values, or their negatives, a node's are."""
-    if isinstance(node, (*_MOVES, Cast)):
+    if isinstance(node, (*_MOVES, expr.Cast)):
         return (node.arg,)
-    if isinstance(node, Reduce):
+    if isinstance(node, expr.Reduce):
         return (node.arg,) if MONOIDS[node.op].chooses else ()
-    if not isinstance(node, Apply):
+    if not isinstance(node, expr.Apply):
         return ()
     if node.op == "where":
         return node.args[1:]
@@ -138,7 +131,7 @@ def _chosen(node: Node) -> tuple[Node, ...]:
     return node.args if signed or node.op in _EXTREMA else ()
 
 
-def _of_constant(node: Constant) -> int:
+def _of_constant(node: expr.Constant) -> int:
     """Return the types that hold a constant: bits, so that -0.0 is no integer's."""
     kinds = {"float"} if node.dtype.kind == "float" else {"int", "float"}
     types = _HOLDS[node.dtype]
@@ -155,11 +148,11 @@ def _rebuilt(program: Program, exact: set[int]) -> Program:
     source: dict[int, Node] = {}  # the same values before exact casts, where there are
 
     def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
-        if not isinstance(node, Cast | Broadcast):
+        if not isinstance(node, expr.Cast | expr.Broadcast):
             return None
         arg = node.arg.number
         before = source.get(arg, made[arg])
-        if isinstance(node, Cast):
+        if isinstance(node, expr.Cast):
             if node.number in exact:
                 source[node.number] = before
             return graph.cast(before, node.dtype)
@@ -187,8 +180,8 @@ def in_halves(program: Program) -> Program:
     def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
         if node.number not in found:
             return None
-        assert isinstance(node, Cast)
-        assert isinstance(node.arg, Apply)
+        assert isinstance(node, expr.Cast)
+        assert isinstance(node.arg, expr.Apply)
         terms = zip(found[node.number], node.arg.args, strict=True)
         args = [graph.broadcast(made[half.number], at.shape) for half, at in terms]
         return graph.apply(node.arg.op, *args)
@@ -198,19 +191,19 @@ def in_halves(program: Program) -> Program:
 
 def _halves(node: Node, used: Mapping[int, int]) -> list[Node]:
     """Return the halves whose float32 sum or difference a node alone reads and rounds."""
-    if not isinstance(node, Cast) or node.dtype not in HALVES:
+    if not isinstance(node, expr.Cast) or node.dtype not in HALVES:
         return []
     total = node.arg
-    if not isinstance(total, Apply) or (total.op, total.dtype) not in SUMS:
+    if not isinstance(total, expr.Apply) or (total.op, total.dtype) not in SUMS:
         return []
     below = [*map(_unspread, total.args)]
-    halves = [each.arg for each in below if isinstance(each, Cast)]
+    halves = [each.arg for each in below if isinstance(each, expr.Cast)]
     alike = [each.dtype for each in halves] == [node.dtype] * len(below)
     return halves if alike and used[total.number] == 1 else []
 
 
 def _unspread(node: Node) -> Node:
     """Return a node, or what is broadcast to it."""
-    while isinstance(node, Broadcast):
+    while isinstance(node, expr.Broadcast):
         node = node.arg
     return node

@@ -9,23 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, Final, Protocol, TypeVar
 
-from steelyard_kernels.expression.expr import (
-    Along,
-    Apply,
-    Constant,
-    Gather,
-    Handed,
-    Input,
-    Node,
-    Parameter,
-    Program,
-    Reduce,
-    Result,
-    Scalar,
-    Segments,
-    View,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program
 
 
 class Numbered(Protocol):
@@ -44,7 +29,7 @@ def everywhere(nodes: Iterable[Node]) -> Iterator[Node]:
     """Give nodes in evaluation order, loops' parameters and bodies before results."""
     said: set[int] = set()
     for node in nodes:
-        if isinstance(node, Result) and id(node.loop) not in said:
+        if isinstance(node, expr.Result) and id(node.loop) not in said:
             said.add(id(node.loop))
             yield from (*node.loop.carries, node.loop.index)
             yield from everywhere(node.loop.nodes)
@@ -53,7 +38,7 @@ def everywhere(nodes: Iterable[Node]) -> Iterator[Node]:
 
 def reachable(roots: Iterable[Node]) -> tuple[Node, ...]:
     """Return every node that the roots need, in evaluation order."""
-    return tuple(closure(roots, operands))
+    return tuple(closure(roots, expr.operands))
 
 
 def closure(
@@ -97,26 +82,26 @@ def in_words(
     for node in everywhere(nodes):
         position[node.number] = len(position)
         name, what, *rest = word(node)
-        if isinstance(node, Result):
+        if isinstance(node, expr.Result):
             what = (what, *_loop(node, position))
-        args = tuple(position[arg.number] for arg in operands(node))
+        args = tuple(position[arg.number] for arg in expr.operands(node))
         yield name, what, *rest, args
 
 
 # By type, as what a node reads is (`operands`).
 _SAYS: Final[Mapping[type, Callable[[Any], object]]] = {
-    Along: attrgetter("op", "axis", "reverse"),
-    Apply: attrgetter("op"),
-    Constant: lambda node: repr(node.value),
-    Gather: attrgetter("index", "place"),
-    Handed: attrgetter("op", "axis", "reverse"),
-    Input: attrgetter("index"),
-    Parameter: attrgetter("role", "place"),
-    Reduce: attrgetter("op", "axes", "keepdims"),
-    Result: attrgetter("place"),
-    Scalar: attrgetter("name"),
-    Segments: attrgetter("axis"),
-    View: attrgetter("index"),
+    expr.Along: attrgetter("op", "axis", "reverse"),
+    expr.Apply: attrgetter("op"),
+    expr.Constant: lambda node: repr(node.value),
+    expr.Gather: attrgetter("index", "place"),
+    expr.Handed: attrgetter("op", "axis", "reverse"),
+    expr.Input: attrgetter("index"),
+    expr.Parameter: attrgetter("role", "place"),
+    expr.Reduce: attrgetter("op", "axes", "keepdims"),
+    expr.Result: attrgetter("place"),
+    expr.Scalar: attrgetter("name"),
+    expr.Segments: attrgetter("axis"),
+    expr.View: attrgetter("index"),
 }
 
 
@@ -127,7 +112,7 @@ def word(node: Node) -> tuple[object, ...]:
     return type(node).__name__, what, node.shape, node.dtype
 
 
-def _loop(node: Result, position: Mapping[int, int]) -> tuple[object, ...]:
+def _loop(node: expr.Result, position: Mapping[int, int]) -> tuple[object, ...]:
     """Return what a result's loop says beside its body, which stands before."""
     loop = node.loop
     groups = (loop.inits, loop.carries, loop.nexts, loop.stacked)
@@ -153,6 +138,6 @@ def users(nodes: Iterable[Node]) -> dict[int, int]:
     """Count, by node number, how often each node is read by the given nodes."""
     counts: dict[int, int] = {}
     for node in nodes:
-        for arg in operands(node):
+        for arg in expr.operands(node):
             counts[arg.number] = counts.get(arg.number, 0) + 1
     return counts

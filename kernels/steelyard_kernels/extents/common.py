@@ -14,19 +14,8 @@ from typing import Any, Final
 from steelyard_kernels.dtypes import DType, float64, int32
 from steelyard_kernels.extents.formulas import Differs, Fitter, Formula, Number, Point
 from steelyard_kernels.extents.served import RuntimeSlot
-from steelyard_kernels.ir.loops import (
-    INDEX,
-    Buffer,
-    Const,
-    Kernel,
-    Let,
-    Operand,
-    Statement,
-    Tensor,
-    Type,
-    Var,
-    typed,
-)
+from steelyard_kernels.ir import loops as ir
+from steelyard_kernels.ir.loops import Buffer, Const, Kernel, Operand, Type, Var
 from steelyard_kernels.schedule.parameters import Lowered, Slot
 
 BOUND: Final = "bound"
@@ -108,7 +97,7 @@ class _Common:
         self.fitter = fitter
         self.words: list[Var] = []
         self.formulas: list[Formula] = []
-        self.ahead: list[Statement] = []
+        self.ahead: list[ir.Statement] = []
         self.arrays: dict[str, Formula] = {}
         self.numbers: list[Number | None] = []
         self.counts: dict[Formula, None] = {}
@@ -125,7 +114,7 @@ class _Common:
             return self._several(every, name)
         if isinstance(first, Var):
             every = [(each.name, each.type) for each in every]
-        elif isinstance(first, Tensor):  # whose extents a launch describes
+        elif isinstance(first, ir.Tensor):  # whose extents a launch describes
             every = [replace(each, extents=(), strides=()) for each in every]
         elif is_dataclass(first) and not isinstance(first, Type | DType):
             return self._node(every)
@@ -214,8 +203,10 @@ class _Common:
     def _word(self, number: Number, type_: Type) -> Operand:
         """Return a number of the extents as an operand of a type."""
         formula, unit = number.formula, number.unit
-        own, wide = typed(type_.dtype), typed(float64)
-        value: Operand = self._parameter(formula, own if own.dtype is int32 else INDEX)
+        own, wide = ir.typed(type_.dtype), ir.typed(float64)
+        value: Operand = self._parameter(
+            formula, own if own.dtype is int32 else ir.INDEX
+        )
         if unit != 1:
             value = self._let("cast", wide, value)
             over = Const(float(number.over), wide)
@@ -235,7 +226,7 @@ class _Common:
 
     def _let(self, op: str, type_: Type, *args: Operand) -> Var:
         var = Var(f"{BOUND}.of.{len(self.ahead)}", type_)
-        self.ahead.append(Let(var, op, args))
+        self.ahead.append(ir.Let(var, op, args))
         return var
 
 

@@ -27,25 +27,8 @@ from steelyard_kernels.extents.ranges import (
     whole,
 )
 from steelyard_kernels.extents.served import RuntimeSlot
-from steelyard_kernels.ir.loops import (
-    Buffer,
-    Const,
-    Effect,
-    For,
-    If,
-    Kernel,
-    Let,
-    Load,
-    Multiply,
-    Operand,
-    Parallel,
-    Statement,
-    Store,
-    Tensor,
-    Tile,
-    Type,
-    Var,
-)
+from steelyard_kernels.ir import loops as ir
+from steelyard_kernels.ir.loops import Buffer, Const, Kernel, Operand, Type, Var
 from steelyard_kernels.ir.printing import statement_text
 
 Facts: TypeAlias = list[Polynomial]  # at least 0 where a condition holds
@@ -154,39 +137,39 @@ class Within:
         lanes = type_.lanes
         return NONE if lanes == 1 else self.below(str(lanes), constant(lanes))
 
-    def body(self, statements: Iterable[Statement]) -> None:
+    def body(self, statements: Iterable[ir.Statement]) -> None:
         """Check statements in order."""
         for statement in statements:
             self.statement(statement)
 
-    def statement(self, at: Statement) -> None:  # noqa: C901 - one case a statement
+    def statement(self, at: ir.Statement) -> None:  # noqa: C901 - one case a statement
         """Check one."""
         match at:
-            case Let() if at.var.type.dtype.kind == "int":
+            case ir.Let() if at.var.type.dtype.kind == "int":
                 self.values[at.var] = self.let(at)
-            case Let() if at.var.type.dtype.kind == "bool":
+            case ir.Let() if at.var.type.dtype.kind == "bool":
                 self.conditions[at.var] = self.condition(at)
-            case Load():
+            case ir.Load():
                 self.access(at, at.var.type)
-            case Store():
+            case ir.Store():
                 self.access(at, at.value.type)
-            case Parallel():
+            case ir.Parallel():
                 self.parallel(at)
-            case If():
+            case ir.If():
                 self.either(at)
-            case For():
+            case ir.For():
                 self.loop(at)
-            case Effect():
+            case ir.Effect():
                 self.effect(at)
-            case Multiply():
+            case ir.Multiply():
                 for tile in (*at.rows, at.columns):
-                    if isinstance(tile, Tile):
+                    if isinstance(tile, ir.Tile):
                         first = plus(self.of(tile.index), constant(tile.first))
                         self.inside(at, tile.buffer, first)
             case _:
                 pass
 
-    def let(self, at: Let) -> Polynomial:
+    def let(self, at: ir.Let) -> Polynomial:
         """Return what an integer operation gives."""
         if at.op == "thread":
             return self.below(at.op, self.threads)
@@ -210,7 +193,7 @@ class Within:
             return self.ranges.atom()
         return FOUND[at.op](self.ranges, *map(self.of, args))
 
-    def condition(self, at: Let) -> tuple[Facts, Facts]:
+    def condition(self, at: ir.Let) -> tuple[Facts, Facts]:
         """Return what holds where a condition does, and where it does not."""
         if at.op == "mask_below":
             count, lane = self.of(at.args[0]), self.lane(at.var.type)
@@ -229,7 +212,7 @@ class Within:
                 return [], [*every[0][1], *every[1][1]]
         return [], []
 
-    def compared(self, at: Let) -> tuple[Facts, Facts]:
+    def compared(self, at: ir.Let) -> tuple[Facts, Facts]:
         """Return the facts of a comparison of integers."""
         a, b = map(self.of, at.args)
         if at.op in {"greater", "less_equal"}:
@@ -250,7 +233,7 @@ class Within:
                 return [], same
         return [], []
 
-    def access(self, at: Load | Store, type_: Type) -> None:
+    def access(self, at: ir.Load | ir.Store, type_: Type) -> None:
         """Check all lanes that a mask allows."""
         facts = self.conditions[at.mask][0] if at.mask in self.conditions else []
         if any(fact.keys() == {()} and fact[()] < 0 for fact in facts):
@@ -258,7 +241,7 @@ class Within:
         with self.ranges.assuming(facts):
             self.inside(at, at.buffer, plus(self.of(at.index), self.lane(type_)))
 
-    def inside(self, at: Statement, buffer: Buffer, index: Polynomial) -> None:
+    def inside(self, at: ir.Statement, buffer: Buffer, index: Polynomial) -> None:
         """Raise Unsupported for an index that may be none of a buffer's."""
         if not self.checks:
             return
@@ -268,30 +251,30 @@ class Within:
                 f"`{statement_text(at)}` may lie beside {buffer.name} at some extents"
             )
 
-    def effect(self, at: Effect) -> None:
+    def effect(self, at: ir.Effect) -> None:
         """Check the buffers of an effect, each at the index behind it."""
         if at.op.startswith(WAITS):
             return
         for buffer, behind in zip(at.args, at.args[1:], strict=False):
-            if not isinstance(buffer, Buffer) or isinstance(behind, Buffer | Tensor):
+            if not isinstance(buffer, Buffer) or isinstance(behind, Buffer | ir.Tensor):
                 continue
             index, facts = self.of(behind), Facts()
             if at.op == "copy_async":  # zeros for those that are not copied
                 count = at.args[4 if buffer is at.args[0] else 5]
-                assert not isinstance(count, Buffer | Tensor)
+                assert not isinstance(count, Buffer | ir.Tensor)
                 element = self.ranges.between(NONE)
                 some = self.some.get(count, self.of(count))
                 facts = [less(element, some), less(NONE, some)]
                 facts += self.conditions.get(count, ([], []))[0]
                 index = plus(index, element)
             elif at.op.startswith("tensor_copy") and buffer is at.args[0]:
-                assert isinstance(at.args[2], Tensor)
+                assert isinstance(at.args[2], ir.Tensor)
                 box = constant(prod(at.args[2].box))
                 index = plus(index, self.ranges.between(NONE, less(NONE, box)))
             with self.ranges.assuming(facts):
                 self.inside(at, buffer, index)
 
-    def either(self, at: If) -> None:
+    def either(self, at: ir.If) -> None:
         """Check both bodies, each where its condition holds."""
         facts = self.conditions.get(at.condition, ([], []))
         for own, body in zip(facts, (at.body, at.orelse), strict=True):
@@ -302,7 +285,7 @@ class Within:
                 ways = (self.of(both[0]), self.of(both[1]))
                 self.values[var] = self.ranges.atom([ways], [ways])
 
-    def parallel(self, at: Parallel) -> None:
+    def parallel(self, at: ir.Parallel) -> None:
         """Check what a thread does with its chunk: a whole one, or the last."""
         extent = self.of(at.extent)
         low, high = NONE, extent
@@ -315,7 +298,7 @@ class Within:
         self.values[at.low], self.values[at.high] = low, high
         self.body(at.body)
 
-    def loop(self, at: For) -> None:
+    def loop(self, at: ir.For) -> None:
         """Check a body, whose variables grow by as much each time or stay within bounds."""
         start, step = self.of(at.start), Fraction(1, at.step)
         last = plus(plus(self.of(at.stop), ONE, -1), start, -1)
@@ -345,7 +328,7 @@ class Within:
             )
 
     def growth(
-        self, at: For, held: list[tuple[Var, Polynomial, Operand]], inner: int
+        self, at: ir.For, held: list[tuple[Var, Polynomial, Operand]], inner: int
     ) -> dict[Var, Polynomial | None]:
         """Return by what variables grow each time; None, and their bounds, of others.
 

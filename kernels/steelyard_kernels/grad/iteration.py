@@ -7,15 +7,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression import expr
 from steelyard_kernels.expression.bodies import body, linear
-from steelyard_kernels.expression.expr import (
-    Input,
-    Loop,
-    Node,
-    Parameter,
-    Row,
-    operands,
-)
+from steelyard_kernels.expression.expr import Node
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rows import row
 from steelyard_kernels.grad.reverse import Replaced, Reverse, varied
@@ -32,11 +26,11 @@ class Iteration:
     """
 
     places: tuple[int, ...]
-    after: tuple[Input, ...]
+    after: tuple[expr.Input, ...]
     before: tuple[Node, ...]
     sums: tuple[tuple[Node, Node], ...]
     rows: tuple[tuple[Node, Node], ...]
-    needed: tuple[Parameter, ...]
+    needed: tuple[expr.Parameter, ...]
     replaced: Replaced
 
     @property
@@ -45,7 +39,7 @@ class Iteration:
         return [*self.before, *(n for _, n in self.sums), *(n for _, n in self.rows)]
 
 
-def row_place(graph: Graph, loop: Loop, index: Node) -> Node:
+def row_place(graph: Graph, loop: expr.Loop, index: Node) -> Node:
     """Return the row that the iteration of an index stacks in."""
     return mirrored(graph, loop.length, index) if loop.reverse else index
 
@@ -58,7 +52,7 @@ def mirrored(graph: Graph, length: int | Node, index: Node) -> Node:
 
 def iteration(
     reverse: Reverse,
-    loop: Loop,
+    loop: expr.Loop,
     bars: Sequence[Node | None],
     asked: AbstractSet[int],
 ) -> Iteration:
@@ -74,10 +68,10 @@ class _Body:
     """A loop's body, and what is asked of it."""
 
     reverse: Reverse
-    loop: Loop
+    loop: expr.Loop
     bars: Sequence[Node | None]
     asked: AbstractSet[int]
-    _after: dict[int, Input] = field(default_factory=dict)
+    _after: dict[int, expr.Input] = field(default_factory=dict)
 
     def passed(self) -> Iteration:
         """Return the iteration once no more carries turn out to have a cotangent."""
@@ -129,7 +123,7 @@ class _Body:
                 return places
             places = grown
 
-    def _rows(self, free: Sequence[Node]) -> list[Row]:
+    def _rows(self, free: Sequence[Node]) -> list[expr.Row]:
         """Return the rows that iterations read at the place where they stack."""
         loop = self.loop
         assert isinstance(loop.length, int)
@@ -138,7 +132,7 @@ class _Body:
         return [
             node
             for node in loop.nodes
-            if isinstance(node, Row)
+            if isinstance(node, expr.Row)
             and node.arg.number in arrays
             and linear(node.index, loop) == place
         ]
@@ -172,15 +166,15 @@ class _Body:
                 "columns of it in the scan's carry."
             ) from None
 
-    def _or_zero(self, of: dict[int, Node | None], carry: Parameter) -> Node:
+    def _or_zero(self, of: dict[int, Node | None], carry: expr.Parameter) -> Node:
         bar = of[carry.number]
         return zeros(self.reverse.graph, carry) if bar is None else bar
 
-    def _needed(self, roots: Sequence[Node]) -> tuple[Parameter, ...]:
+    def _needed(self, roots: Sequence[Node]) -> tuple[expr.Parameter, ...]:
         """Return the carries that the roots read."""
         loop = self.loop
         nodes, _ = body(roots, {node.number for node in (*loop.carries, loop.index)})
-        read = {arg.number for node in nodes for arg in operands(node)}
+        read = {arg.number for node in nodes for arg in expr.operands(node)}
         read |= {root.number for root in roots}
         return tuple(carry for carry in loop.carries if carry.number in read)
 

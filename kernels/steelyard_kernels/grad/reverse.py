@@ -10,16 +10,9 @@ from typing import TypeAlias
 from steelyard_kernels import array as xp
 from steelyard_kernels.array import Array
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression import expr
 from steelyard_kernels.expression.bodies import body
-from steelyard_kernels.expression.expr import (
-    Apply,
-    Chain,
-    Chains,
-    Loop,
-    Node,
-    Result,
-    operands,
-)
+from steelyard_kernels.expression.expr import Node
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import Again
 from steelyard_kernels.grad import shapes, softmax
@@ -43,7 +36,7 @@ def again(
     """
 
     def rule(_: Graph, node: Node, __: Mapping[int, Node]) -> Node | None:
-        if not isinstance(node, Result) or id(node.loop) not in replaced:
+        if not isinstance(node, expr.Result) or id(node.loop) not in replaced:
             return None
         target = replaced[id(node.loop)][node.place]
         add([target])
@@ -68,10 +61,10 @@ def varied(nodes: Iterable[Node], leaves: AbstractSet[int]) -> set[int]:
     """
     found = set(leaves)
     for node in nodes:
-        stops = isinstance(node, Apply) and not OPERATIONS[node.op].gradient
+        stops = isinstance(node, expr.Apply) and not OPERATIONS[node.op].gradient
         if node.dtype.kind != "float" or stops:
             continue
-        if any(arg.number in found for arg in operands(node)):
+        if any(arg.number in found for arg in expr.operands(node)):
             found.add(node.number)
     return found
 
@@ -106,7 +99,9 @@ class Reverse:
 
     graph: Graph
     memory: int
-    loop: Callable[[Reverse, Loop, Sequence[Node | None], AbstractSet[int]], Passed]
+    loop: Callable[
+        [Reverse, expr.Loop, Sequence[Node | None], AbstractSet[int]], Passed
+    ]
 
     def adjoint(
         self, roots: Sequence[Node], cotangents: Sequence[Node], wanted: Sequence[Node]
@@ -152,7 +147,7 @@ class _Walk:
         bar = self.bars.get(node.number)
         if bar is None:
             return
-        if isinstance(node, Result):
+        if isinstance(node, expr.Result):
             if id(node.loop) not in self.done:
                 self.done.add(id(node.loop))
                 self._loop(node.loop, nodes)
@@ -160,11 +155,11 @@ class _Walk:
         for arg, cotangent in self._passed(node, Array(self.reverse.graph, bar)):
             self.add(arg, cotangent.node)
 
-    def _loop(self, loop: Loop, nodes: Sequence[Node]) -> None:
+    def _loop(self, loop: expr.Loop, nodes: Sequence[Node]) -> None:
         """Pass back what is known of all of a loop's results: their users are done."""
         bars: list[Node | None] = [None] * (len(loop.nexts) + len(loop.stacked))
         for node in nodes:
-            if isinstance(node, Result) and node.loop is loop:
+            if isinstance(node, expr.Result) and node.loop is loop:
                 bars[node.place] = self.bars.get(node.number)
         passed = self.reverse.loop(self.reverse, loop, bars, self.asked)
         if passed.results:
@@ -178,18 +173,18 @@ class _Walk:
         if whole is not None:
             yield whole
             return
-        if isinstance(node, Apply):
+        if isinstance(node, expr.Apply):
             y, args = Array(g.graph, node), [Array(g.graph, arg) for arg in node.args]
             for arg, rule in zip(node.args, OPERATIONS[node.op].gradient, strict=True):
                 if arg.number in self.asked:
                     yield arg, shapes.summed_to(rule(xp, g, y, *args), arg.shape)
             return
-        if isinstance(node, Chain | Chains):
+        if isinstance(node, expr.Chain | expr.Chains):
             raise KernelError(
                 f"{g.graph.kernel}: a gradient of what many chains computed, expected "
                 "that of one; take vmap of the gradient, not the gradient of vmap."
             )
         passed = shapes.RULES[type(node)](g, node)
-        for arg, cotangent in zip(operands(node), passed, strict=False):
+        for arg, cotangent in zip(expr.operands(node), passed, strict=False):
             if arg.number in self.asked:
                 yield arg, cotangent()

@@ -10,22 +10,8 @@ from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array, lines
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.expr import (
-    Along,
-    Apply,
-    Broadcast,
-    Cast,
-    Dot,
-    Gather,
-    Node,
-    Reduce,
-    Reshape,
-    Row,
-    Segments,
-    Shape,
-    View,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import Index, Part, axis, part
 from steelyard_kernels.expression.lines import along, is_order
@@ -35,7 +21,7 @@ from steelyard_kernels.monoids import ALONG, MONOIDS
 Rule: TypeAlias = Callable[[Array, Any], tuple[Callable[[], Array], ...]]
 
 
-def summed_to(g: Array, shape: Shape) -> Array:
+def summed_to(g: Array, shape: expr.Shape) -> Array:
     """Return g summed over the axes along which `shape` was broadcast to g's."""
     if g.shape == shape:
         return g
@@ -45,7 +31,7 @@ def summed_to(g: Array, shape: Shape) -> Array:
     return xp.reshape(xp.sum(g, axis=places) if places else g, shape)
 
 
-def _of_reduce(g: Array, node: Reduce) -> tuple[Callable[[], Array], ...]:
+def _of_reduce(g: Array, node: expr.Reduce) -> tuple[Callable[[], Array], ...]:
     x, axes = Array(g.graph, node.arg), node.axes
     pairs = enumerate(x.shape)
     kept = tuple(1 if place in axes else extent for place, extent in pairs)
@@ -56,7 +42,7 @@ def _of_reduce(g: Array, node: Reduce) -> tuple[Callable[[], Array], ...]:
     return (lambda: row.gradient(xp, g, y, x, axes, count),)
 
 
-def _of_view(g: Array, node: View) -> tuple[Callable[[], Array], ...]:
+def _of_view(g: Array, node: expr.View) -> tuple[Callable[[], Array], ...]:
     """Gather what every element of the viewed array was read for: no scatter.
 
     An axis of the view is solved for where an element of the array is known; what is
@@ -122,12 +108,12 @@ def _summed_alone(
     }
 
 
-def _every(places: Mapping[int, Index], node: View) -> list[Index]:
+def _every(places: Mapping[int, Index], node: expr.View) -> list[Index]:
     """Return the place of every axis of a view; of those not solved yet it is 0."""
     return [places.get(position, Index()) for position in range(len(node.shape))]
 
 
-def _solved(node: View) -> dict[int, int]:
+def _solved(node: expr.View) -> dict[int, int]:
     """Return which axis of a view each axis of the array is solved for: its first new one.
 
     The other axes of an index are then known, from those before it or one by one.
@@ -152,7 +138,7 @@ def _dividend(index: Index) -> tuple[Index, int]:
     return index, 1
 
 
-def _undivided(node: View, place: int, extents: list[int]) -> tuple[Index, Index]:
+def _undivided(node: expr.View, place: int, extents: list[int]) -> tuple[Index, Index]:
     """Return (whole, rest), equal where an index is at a place; whole is without constant.
 
     What a division leaves is one of the array's own places, or a new axis that is summed.
@@ -169,7 +155,7 @@ def _undivided(node: View, place: int, extents: list[int]) -> tuple[Index, Index
     return whole, rest
 
 
-def _of_gather(g: Array, node: Gather) -> tuple[Callable[[], Array], ...]:
+def _of_gather(g: Array, node: expr.Gather) -> tuple[Callable[[], Array], ...]:
     """Sum, for each element of the array, the cotangents of what was taken from it.
 
     In one order, whatever the indices are: few are compared with every place, many are
@@ -200,7 +186,7 @@ def _of_gather(g: Array, node: Gather) -> tuple[Callable[[], Array], ...]:
             spread = xp.where(here, xp.expand_dims(g, rank), 0.0)
         last = axis(spread.ndim - 1)
         index = (*index[:place], last, *index[place + 1 :])
-        viewed = View(0, spread.shape, g.dtype, node.arg, index)
+        viewed = expr.View(0, spread.shape, g.dtype, node.arg, index)
         (rule,) = _of_view(spread, viewed)
         return rule()
 
@@ -208,7 +194,7 @@ def _of_gather(g: Array, node: Gather) -> tuple[Callable[[], Array], ...]:
 
 
 def _in_segments(
-    g: Array, node: Gather, used: frozenset[int]
+    g: Array, node: expr.Gather, used: frozenset[int]
 ) -> tuple[Array, tuple[Index, ...]]:
     """Return cotangents summed over the axes that no other axis of the array is read along.
 
@@ -243,15 +229,15 @@ def _varied(node: Node) -> set[int]:
         if (each.number, first) in seen:
             continue
         seen.add((each.number, first))
-        if isinstance(each, Apply | Cast | Broadcast):
+        if isinstance(each, expr.Apply | expr.Cast | expr.Broadcast):
             behind = first + len(each.shape)
-            left += [(arg, behind - len(arg.shape)) for arg in operands(each)]
+            left += [(arg, behind - len(arg.shape)) for arg in expr.operands(each)]
         else:
             found |= {first + k for k, extent in enumerate(each.shape) if extent > 1}
     return found
 
 
-def _of_segments(g: Array, node: Segments) -> tuple[Callable[[], Array], ...]:
+def _of_segments(g: Array, node: expr.Segments) -> tuple[Callable[[], Array], ...]:
     starts, count = Array(g.graph, node.starts), node.arg.shape[node.axis]
     return (lambda: lines.spread(g, starts, count, node.axis),)
 
@@ -264,7 +250,7 @@ def _inverse(graph: Graph, which: Node, place: int) -> Array:
     )
 
 
-def _of_along(g: Array, node: Along) -> tuple[Callable[[], Array], ...]:
+def _of_along(g: Array, node: expr.Along) -> tuple[Callable[[], Array], ...]:
     gradient = ALONG[node.op].gradient
     if gradient is None:  # an order is of ints, and does not vary smoothly
         raise KernelError(
@@ -281,7 +267,7 @@ def _of_along(g: Array, node: Along) -> tuple[Callable[[], Array], ...]:
     return (lambda: gradient(xp, run, g, y, x),)
 
 
-def _of_dot(g: Array, node: Dot) -> tuple[Callable[[], Array], ...]:
+def _of_dot(g: Array, node: expr.Dot) -> tuple[Callable[[], Array], ...]:
     a, b = Array(g.graph, node.a), Array(g.graph, node.b)
     rows, extent = math.prod(a.shape[:-1]), b.shape[1]
 
@@ -294,7 +280,7 @@ def _of_dot(g: Array, node: Dot) -> tuple[Callable[[], Array], ...]:
     return (lambda: xp.dot(g, b.T)), of_b
 
 
-def _of_row(g: Array, node: Row) -> tuple[Callable[[], Array], ...]:
+def _of_row(g: Array, node: expr.Row) -> tuple[Callable[[], Array], ...]:
     shape, index = node.arg.shape, Array(g.graph, node.index)
 
     def of_arg() -> Array:
@@ -309,14 +295,14 @@ def _of_row(g: Array, node: Row) -> tuple[Callable[[], Array], ...]:
 
 
 RULES: Final[dict[type, Rule]] = {
-    Along: _of_along,
-    Broadcast: lambda g, node: (lambda: summed_to(g, node.arg.shape),),
-    Cast: lambda g, node: (lambda: g.astype(node.arg.dtype),),
-    Dot: _of_dot,
-    Gather: _of_gather,
-    Reduce: _of_reduce,
-    Reshape: lambda g, node: (lambda: xp.reshape(g, node.arg.shape),),
-    Row: _of_row,
-    Segments: _of_segments,
-    View: _of_view,
+    expr.Along: _of_along,
+    expr.Broadcast: lambda g, node: (lambda: summed_to(g, node.arg.shape),),
+    expr.Cast: lambda g, node: (lambda: g.astype(node.arg.dtype),),
+    expr.Dot: _of_dot,
+    expr.Gather: _of_gather,
+    expr.Reduce: _of_reduce,
+    expr.Reshape: lambda g, node: (lambda: xp.reshape(g, node.arg.shape),),
+    expr.Row: _of_row,
+    expr.Segments: _of_segments,
+    expr.View: _of_view,
 }

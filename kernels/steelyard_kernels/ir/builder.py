@@ -21,29 +21,8 @@ from typing import Self, TypeAlias
 
 from steelyard_kernels.dtypes import DType, bool_, int64
 from steelyard_kernels.errors import CompilerBug
-from steelyard_kernels.ir.loops import (
-    INDEX,
-    Alloc,
-    Buffer,
-    Const,
-    Effect,
-    Fence,
-    For,
-    If,
-    Kernel,
-    Let,
-    Load,
-    Operand,
-    Parallel,
-    Parameter,
-    Prefetch,
-    Statement,
-    Store,
-    Tensor,
-    Type,
-    Var,
-    typed,
-)
+from steelyard_kernels.ir import loops as ir
+from steelyard_kernels.ir.loops import Buffer, Const, Kernel, Operand, Type, Var
 from steelyard_kernels.ir.operations import operation
 
 Index: TypeAlias = Operand | int
@@ -59,12 +38,12 @@ NEUTRAL = {"add": 0, "subtract": 0, "multiply": 1, "div": 1}  # on the right
 
 def const(value: float, dtype: DType, lanes: int = 1) -> Const:
     """Return a constant of `dtype` in every lane."""
-    return Const(value, typed(dtype, lanes))
+    return Const(value, ir.typed(dtype, lanes))
 
 
 def index(value: int) -> Const:
     """Return an int64 index."""
-    return Const(value, INDEX)
+    return Const(value, ir.INDEX)
 
 
 class Builder:
@@ -76,8 +55,8 @@ class Builder:
 
     __slots__ = ("body", "count", "index", "scope")
 
-    def __init__(self, index: Type = INDEX, scope: str = "") -> None:
-        self.body: list[Statement] = []
+    def __init__(self, index: Type = ir.INDEX, scope: str = "") -> None:
+        self.body: list[ir.Statement] = []
         self.count = 0
         self.index = index
         self.scope = scope  # what its names begin with
@@ -102,41 +81,41 @@ class Builder:
             shown = ", ".join(map(str, types))
             raise CompilerBug(f"{op}({shown}): {row.rule.sentence}.")
         var = self.fresh(result, name)
-        self.body.append(Let(var, op, args))
+        self.body.append(ir.Let(var, op, args))
         return var
 
     def _made(self, op: str, type_: Type, *args: Operand) -> Var:
         """Append an operation that is told its result's type."""
         var = self.fresh(type_)
-        self.body.append(Let(var, op, args))
+        self.body.append(ir.Let(var, op, args))
         return var
 
     def cast(self, value: Operand, dtype: DType) -> Operand:
         """Convert every lane to `dtype`; a value of that dtype is its own cast."""
         if value.type.dtype is dtype:
             return value
-        return self._made("cast", typed(dtype, value.type.lanes), value)
+        return self._made("cast", ir.typed(dtype, value.type.lanes), value)
 
     def bitcast(self, value: Operand, dtype: DType) -> Operand:
         """Read every lane's bits as those of a dtype that is as wide."""
-        return self._made("bitcast", typed(dtype, value.type.lanes), value)
+        return self._made("bitcast", ir.typed(dtype, value.type.lanes), value)
 
     def splat(self, value: Operand, lanes: int) -> Operand:
         """Put a scalar in every lane; a constant stays a constant."""
         if lanes == value.type.lanes:
             return value
-        type_ = typed(value.type.dtype, lanes)
+        type_ = ir.typed(value.type.dtype, lanes)
         if isinstance(value, Const):
             return Const(value.value, type_)
         return self._made("splat", type_, value)
 
     def iota(self, lanes: int, dtype: DType = int64) -> Var:
         """Return 0, 1, 2, ... by lane."""
-        return self._made("iota", typed(dtype, lanes))
+        return self._made("iota", ir.typed(dtype, lanes))
 
     def mask_below(self, count: Index, lanes: int) -> Var:
         """Return the mask of the lanes below `count`."""
-        return self._made("mask_below", typed(bool_, lanes), self.number(count))
+        return self._made("mask_below", ir.typed(bool_, lanes), self.number(count))
 
     def added(self, x: Operand, y: Operand, total: Operand) -> Operand:
         """Add a product to a total; of floats it is not rounded before."""
@@ -172,8 +151,8 @@ class Builder:
         alignment: int = 0,
     ) -> Var:
         """Read `lanes` elements from `buffer[at]` on."""
-        var = self.fresh(typed(buffer.dtype, lanes), buffer.name.split(".", 1)[0])
-        self.body.append(Load(var, buffer, self.number(at), mask, alignment))
+        var = self.fresh(ir.typed(buffer.dtype, lanes), buffer.name.split(".", 1)[0])
+        self.body.append(ir.Load(var, buffer, self.number(at), mask, alignment))
         return var
 
     def store(
@@ -187,20 +166,20 @@ class Builder:
         alignment: int = 0,
     ) -> None:
         """Write the lanes of `value` to `buffer[at]` on."""
-        made = Store(buffer, self.number(at), value, mask, streaming, alignment)
+        made = ir.Store(buffer, self.number(at), value, mask, streaming, alignment)
         self.body.append(made)
 
     def prefetch(self, buffer: Buffer, at: Index, locality: int = 3) -> None:
         """Ask for the cache line of `buffer[at]`."""
-        self.body.append(Prefetch(buffer, self.number(at), locality))
+        self.body.append(ir.Prefetch(buffer, self.number(at), locality))
 
     def fence(self) -> None:
         """Order the streaming stores before what follows."""
-        self.body.append(Fence())
+        self.body.append(ir.Fence())
 
-    def effect(self, op: str, *args: Operand | Buffer | Tensor) -> None:
+    def effect(self, op: str, *args: Operand | Buffer | ir.Tensor) -> None:
         """Append a row of the table of effects."""
-        self.body.append(Effect(op, args))
+        self.body.append(ir.Effect(op, args))
 
     def alloc(
         self,
@@ -214,7 +193,7 @@ class Builder:
         self.count += 1
         named = f"{name}.{self.count}"
         buffer = Buffer(named, dtype, index(extent), space, alignment, "inout")
-        self.body.append(Alloc(buffer))
+        self.body.append(ir.Alloc(buffer))
         return buffer
 
     def loop(
@@ -237,7 +216,9 @@ class Builder:
         body = _Open(self)
         with body:
             yield low, high
-        made = Parallel(low, high, self.number(extent), chunk, threads, body.statements)
+        made = ir.Parallel(
+            low, high, self.number(extent), chunk, threads, body.statements
+        )
         self.body.append(made)
 
     def thread(self) -> Var:
@@ -251,7 +232,7 @@ class Builder:
     def kernel(
         self,
         name: str,
-        parameters: Sequence[Parameter],
+        parameters: Sequence[ir.Parameter],
         *,
         threads: int = 0,
         registers: int = 0,
@@ -315,7 +296,7 @@ class Loop(_Open):
         start, stop, step, first = self._args
         carried = tuple(zip(self.carried, first, strict=True))
         self._builder.body.append(
-            For(
+            ir.For(
                 self.var,
                 start,
                 stop,
@@ -346,7 +327,7 @@ class Branch(_Open):
         super().__init__(builder)
         self._condition = condition
         self._seldom = seldom
-        self._sides: list[tuple[Statement, ...]] = []
+        self._sides: list[tuple[ir.Statement, ...]] = []
         self._values: list[tuple[Operand, ...]] = [()]
         self.results: tuple[Var, ...] = ()
 
@@ -368,7 +349,7 @@ class Branch(_Open):
         values, else_values = (*self._values, ())[:2]
         self.results = tuple([self._builder.fresh(x.type, "r") for x in values])
         self._builder.body.append(
-            If(
+            ir.If(
                 self._condition,
                 then,
                 values,

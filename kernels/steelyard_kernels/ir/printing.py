@@ -5,29 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
-from steelyard_kernels.ir.loops import (
-    Alloc,
-    Buffer,
-    Const,
-    Effect,
-    Fence,
-    For,
-    Fragment,
-    If,
-    Kernel,
-    Let,
-    Load,
-    Multiply,
-    Operand,
-    Parallel,
-    Parameter,
-    Prefetch,
-    Statement,
-    Store,
-    Tensor,
-    Tile,
-    Var,
-)
+from steelyard_kernels.ir import loops as ir
+from steelyard_kernels.ir.loops import Buffer, Const, Kernel, Operand, Var
 
 
 def text(kernel: Kernel) -> str:
@@ -43,15 +22,15 @@ def text(kernel: Kernel) -> str:
     return "\n".join(lines) + "\n"
 
 
-def statement_text(statement: Statement) -> str:
+def statement_text(statement: ir.Statement) -> str:
     """Return a statement's first line (its body, if it has one, left out)."""
     return next(_lines(statement, 0))
 
 
-def _parameter(parameter: Parameter) -> str:
+def _parameter(parameter: ir.Parameter) -> str:
     if isinstance(parameter, Var):
         return f"{parameter.name}: {parameter.type}"
-    if isinstance(parameter, Tensor):
+    if isinstance(parameter, ir.Tensor):
         box, extents = parameter.box, parameter.extents
         return f"tensor {parameter.name}: {parameter.dtype}{extents} by {box}"
     return f"{parameter.access} {_buffer(parameter)}"
@@ -64,48 +43,48 @@ def _buffer(buffer: Buffer) -> str:
     return f"{buffer.name}: {buffer.dtype.name}[{shown}]{space}{aligned}"
 
 
-def _operand(operand: Operand | Buffer | Tensor) -> str:
+def _operand(operand: Operand | Buffer | ir.Tensor) -> str:
     if not isinstance(operand, Const):
         return operand.name
     bare = operand.type.lanes == 1 and operand.type.dtype.name == "int64"
     return f"{operand.value}" if bare else f"{operand.type}({operand.value})"
 
 
-def _operands(operands: Sequence[Operand | Buffer | Tensor]) -> str:
+def _operands(operands: Sequence[Operand | Buffer | ir.Tensor]) -> str:
     return ", ".join(_operand(operand) for operand in operands)
 
 
-def _body(body: Sequence[Statement], depth: int) -> Iterator[str]:
+def _body(body: Sequence[ir.Statement], depth: int) -> Iterator[str]:
     for statement in body:
         yield from _lines(statement, depth)
     if not body:
         yield "    " * depth + "pass"
 
 
-def _lines(statement: Statement, depth: int) -> Iterator[str]:
+def _lines(statement: ir.Statement, depth: int) -> Iterator[str]:
     pad = "    " * depth
     match statement:
-        case For() | If() | Parallel():
+        case ir.For() | ir.If() | ir.Parallel():
             yield from _nested(statement, depth)
-        case Let(var, op, args):
+        case ir.Let(var, op, args):
             yield f"{pad}{var.name}: {var.type} = {op}({_operands(args)})"
-        case Load(var, buffer, index, mask, alignment):
+        case ir.Load(var, buffer, index, mask, alignment):
             tail = _where(mask, alignment)
             at = f"{buffer.name}[{_operand(index)}]"
             yield f"{pad}{var.name}: {var.type} = {at}{tail}"
-        case Store(buffer, index, value, mask, streaming, alignment):
+        case ir.Store(buffer, index, value, mask, streaming, alignment):
             tail = _where(mask, alignment) + (" streaming" if streaming else "")
             yield f"{pad}{buffer.name}[{_operand(index)}] = {_operand(value)}{tail}"
-        case Prefetch(buffer, index, locality):
+        case ir.Prefetch(buffer, index, locality):
             at = f"{buffer.name}[{_operand(index)}]"
             yield f"{pad}prefetch {at} locality {locality}"
-        case Alloc(buffer):
+        case ir.Alloc(buffer):
             yield f"{pad}alloc {_buffer(buffer)}"
-        case Fence():
+        case ir.Fence():
             yield f"{pad}fence"
-        case Effect(op, args):
+        case ir.Effect(op, args):
             yield f"{pad}{op}({_operands(args)})"
-        case Multiply(sums, rows, columns, more, by_warp):
+        case ir.Multiply(sums, rows, columns, more, by_warp):
             factors = f"{', '.join(map(_tile, rows))} @ {_tile(columns)}"
             whose = " by warp" if by_warp else ""
             yield f"{pad}{sums.name} += {factors}{whose} where more {_operand(more)}"
@@ -113,8 +92,8 @@ def _lines(statement: Statement, depth: int) -> Iterator[str]:
             assert_never(statement)
 
 
-def _tile(tile: Tile | Fragment) -> str:
-    if isinstance(tile, Fragment):
+def _tile(tile: ir.Tile | ir.Fragment) -> str:
+    if isinstance(tile, ir.Fragment):
         return f"{tile.buffer.name}[{tile.first}]"
     across = " across" if tile.across else ""
     first = f" + {tile.first}" if tile.first else ""
@@ -126,10 +105,12 @@ def _where(mask: Operand | None, alignment: int) -> str:
     return masked + (f" align {alignment}" if alignment else "")
 
 
-def _nested(node: For | If | Parallel, depth: int) -> Iterator[str]:
+def _nested(node: ir.For | ir.If | ir.Parallel, depth: int) -> Iterator[str]:
     pad = "    " * depth
     match node:
-        case For(var, start, stop, step, carried, body, yields, results, unroll, until):
+        case ir.For(
+            var, start, stop, step, carried, body, yields, results, unroll, until
+        ):
             first = ", ".join(f"{var.name} = {_operand(x)}" for var, x in carried)
             given = f" -> {_operands(results)}" if results else ""
             head = f"{_operand(start)}, {_operand(stop)}, {step}"
@@ -141,7 +122,7 @@ def _nested(node: For | If | Parallel, depth: int) -> Iterator[str]:
                 yield f"{pad}    yield {_operands(yields)}"
             if until is not None:
                 yield f"{pad}    until {_operand(until)}"
-        case If(condition, body, values, orelse, else_values, results):
+        case ir.If(condition, body, values, orelse, else_values, results):
             given = f" -> {_operands(results)}" if results else ""
             yield f"{pad}if {_operand(condition)}{given}:"
             yield from _body(body, depth + 1)
@@ -152,7 +133,7 @@ def _nested(node: For | If | Parallel, depth: int) -> Iterator[str]:
                 yield from _body(orelse, depth + 1)
             if else_values:
                 yield f"{pad}    yield {_operands(else_values)}"
-        case Parallel(low, high, extent, chunk, threads, body):
+        case ir.Parallel(low, high, extent, chunk, threads, body):
             head = f"range(0, {_operand(extent)}, {chunk})"
             who = f"{threads} threads" if threads else "all threads"
             yield f"{pad}parallel {low.name}:{high.name} in {head} by {who}:"

@@ -10,25 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from steelyard_kernels.ir.loops import (
-    Effect,
-    For,
-    If,
-    Kernel,
-    Let,
-    Load,
-    Operand,
-    Parallel,
-    Statement,
-    Var,
-)
+from steelyard_kernels.ir import loops as ir
+from steelyard_kernels.ir.loops import Kernel, Operand, Var
 
 VARYING = frozenset({"thread", "shuffle_xor", "shuffle_down", "shuffle", "any_warp"})
 BARRIERS = frozenset({"barrier", "any_block"})
 PRIVATE = frozenset({"register", "stack"})
 
 
-def divergent_barriers(kernel: Kernel) -> tuple[Effect | Let, ...]:
+def divergent_barriers(kernel: Kernel) -> tuple[ir.Effect | ir.Let, ...]:
     """Return the barriers that not every thread of a block is sure to reach."""
     varying: set[str] = set()
     size = -1
@@ -42,25 +32,25 @@ def _varies(varying: set[str], *operands: Operand | None) -> bool:
     return any(isinstance(x, Var) and x.name in varying for x in operands)
 
 
-def _mark(body: Sequence[Statement], varying: set[str]) -> None:
+def _mark(body: Sequence[ir.Statement], varying: set[str]) -> None:
     """Add what varies, of one walk over the statements."""
     for node in body:
-        if isinstance(node, Let):
+        if isinstance(node, ir.Let):
             told = node.op == "any_block"  # whatever each thread said
             if node.op in VARYING or (_varies(varying, *node.args) and not told):
                 varying.add(node.var.name)
-        elif isinstance(node, Load):
+        elif isinstance(node, ir.Load):
             if node.buffer.space in PRIVATE or _varies(varying, node.index, node.mask):
                 varying.add(node.var.name)
-        elif isinstance(node, For):
+        elif isinstance(node, ir.For):
             _mark_loop(node, varying)
-        elif isinstance(node, If):
+        elif isinstance(node, ir.If):
             _mark_branch(node, varying)
-        elif isinstance(node, Parallel):
+        elif isinstance(node, ir.Parallel):
             _mark(node.body, varying)
 
 
-def _mark_branch(node: If, varying: set[str]) -> None:
+def _mark_branch(node: ir.If, varying: set[str]) -> None:
     _mark(node.body, varying)
     _mark(node.orelse, varying)
     for result, *sides in zip(node.results, node.values, node.else_values, strict=True):
@@ -68,7 +58,7 @@ def _mark_branch(node: If, varying: set[str]) -> None:
             varying.add(result.name)
 
 
-def _mark_loop(node: For, varying: set[str]) -> None:
+def _mark_loop(node: ir.For, varying: set[str]) -> None:
     turns = _varies(varying, node.start, node.stop, node.until)
     if turns:
         varying.add(node.var.name)
@@ -84,17 +74,17 @@ def _mark_loop(node: For, varying: set[str]) -> None:
 
 
 def _barriers(
-    body: Sequence[Statement], varying: set[str], *, diverged: bool
-) -> Iterator[Effect | Let]:
+    body: Sequence[ir.Statement], varying: set[str], *, diverged: bool
+) -> Iterator[ir.Effect | ir.Let]:
     """Yield the barriers in bodies that only some threads may run."""
     for node in body:
-        if isinstance(node, Effect | Let):
+        if isinstance(node, ir.Effect | ir.Let):
             if diverged and node.op in BARRIERS:
                 yield node
-        elif isinstance(node, For):
+        elif isinstance(node, ir.For):
             inside = diverged or _varies(varying, node.start, node.stop, node.until)
             yield from _barriers(node.body, varying, diverged=inside)
-        elif isinstance(node, If):
+        elif isinstance(node, ir.If):
             inside = diverged or _varies(varying, node.condition)
             yield from _barriers(node.body, varying, diverged=inside)
             yield from _barriers(node.orelse, varying, diverged=inside)

@@ -12,37 +12,9 @@ from typing import NoReturn
 
 from steelyard_kernels.dtypes import ALL, TENSOR, bool_, float32, int32
 from steelyard_kernels.errors import CompilerBug, Unsupported
+from steelyard_kernels.ir import loops as ir
 from steelyard_kernels.ir.effects import EFFECTS
-from steelyard_kernels.ir.loops import (
-    ACCESSES,
-    CONDITION,
-    INDEX,
-    SPACES,
-    Alloc,
-    Buffer,
-    Const,
-    Effect,
-    Fence,
-    For,
-    Fragment,
-    If,
-    Kernel,
-    Let,
-    Load,
-    Multiply,
-    Operand,
-    Parallel,
-    Prefetch,
-    Statement,
-    Store,
-    Tensor,
-    Tile,
-    Type,
-    Var,
-    methods,
-    shared_places,
-    typed,
-)
+from steelyard_kernels.ir.loops import Buffer, Const, Kernel, Operand, Type, Var
 from steelyard_kernels.ir.operations import operation
 from steelyard_kernels.ir.printing import statement_text
 from steelyard_kernels.ir.uniform import divergent_barriers
@@ -81,9 +53,9 @@ RULES = {
     "and begin there where its tiles must",
     "lane": "the lane of an extract or insert is a constant inside the vector",
 }
-INDICES = {"cpu": (INDEX,), "cuda": (INDEX, typed(int32))}
+INDICES = {"cpu": (ir.INDEX,), "cuda": (ir.INDEX, ir.typed(int32))}
 SPACES_OF = {"cpu": ("stack",), "cuda": ("stack", "shared", "register")}
-TYPES = frozenset(typed(dtype, 1 << power) for dtype in ALL for power in range(7))
+TYPES = frozenset(ir.typed(dtype, 1 << power) for dtype in ALL for power in range(7))
 
 
 def verify(kernel: Kernel, target: str = "cpu") -> None:
@@ -104,10 +76,10 @@ class _Verifier:
         self.scope: dict[str, Type] = {}
         self.buffers: dict[str, Buffer] = {}
         self.shared: list[Buffer] = []
-        self.tensors: dict[str, Tensor] = {}
+        self.tensors: dict[str, ir.Tensor] = {}
         self.fences = True  # no streaming store since the last fence
         self.parallels = 0
-        self.checks = methods(self)
+        self.checks = ir.methods(self)
 
     def kernel(self, kernel: Kernel) -> None:
         named = kernel.name.isascii() and kernel.name.isidentifier()
@@ -116,7 +88,7 @@ class _Verifier:
         self.require(kernel.threads in threads, "block", kernel.name)
         self.parameters(kernel)
         for statement in kernel.body:
-            if type(statement) is Parallel:
+            if type(statement) is ir.Parallel:
                 self.parallels += 1
                 self.require(self.parallels == 1, "parallel", statement)
                 self.parallel_body(statement)
@@ -124,7 +96,7 @@ class _Verifier:
                 self.checks[type(statement)](statement)
         self.require(self.fences or self.target == "cuda", "fenced", kernel.name)
         if kernel.shared:
-            ends = shared_places(self.shared)[1]
+            ends = ir.shared_places(self.shared)[1]
             self.require(ends <= kernel.shared, "dynamic", kernel.name)
         if self.target == "cuda":
             for barrier in divergent_barriers(kernel):
@@ -138,16 +110,16 @@ class _Verifier:
             if isinstance(parameter, Buffer):
                 legal = parameter.space == "global"
                 self.add_buffer(parameter, parameter.name, legal=legal)
-            elif isinstance(parameter, Tensor):
+            elif isinstance(parameter, ir.Tensor):
                 self.require(parameter.name not in self.defined, "once", kernel.name)
                 self.defined.add(parameter.name)
                 self.tensors[parameter.name] = parameter
 
-    def require(self, holds: bool, rule: str, node: Statement | str) -> None:
+    def require(self, holds: bool, rule: str, node: ir.Statement | str) -> None:
         if not holds:
             _broken(RULES[rule], node)
 
-    def define(self, var: Var, node: Statement | str) -> None:
+    def define(self, var: Var, node: ir.Statement | str) -> None:
         name = var.name
         if name in self.defined:
             _broken(RULES["once"], node)
@@ -156,21 +128,23 @@ class _Verifier:
         self.defined.add(name)
         self.scope[name] = var.type
 
-    def use(self, operand: Operand, node: Statement) -> None:
+    def use(self, operand: Operand, node: ir.Statement) -> None:
         if type(operand) is Var:
             if self.scope.get(operand.name) is not operand.type:
                 _broken(f"{RULES['scope']} ({operand.name})", node)
         elif operand.type not in TYPES:
             _broken(RULES["type"], node)
 
-    def is_index(self, operand: Operand, node: Statement) -> None:
+    def is_index(self, operand: Operand, node: ir.Statement) -> None:
         self.use(operand, node)
         if operand.type not in self.indices:
             _broken(RULES["index"], node)
 
-    def add_buffer(self, buffer: Buffer, node: Statement | str, *, legal: bool) -> None:
+    def add_buffer(
+        self, buffer: Buffer, node: ir.Statement | str, *, legal: bool
+    ) -> None:
         self.require(buffer.name not in self.defined, "once", node)
-        legal = legal and buffer.space in SPACES and buffer.access in ACCESSES
+        legal = legal and buffer.space in ir.SPACES and buffer.access in ir.ACCESSES
         self.require(legal, "space", node)
         extent = buffer.extent
         known = isinstance(extent, Const) or extent.name in self.scope
@@ -179,20 +153,20 @@ class _Verifier:
         self.defined.add(buffer.name)
         self.buffers[buffer.name] = buffer
 
-    def is_buffer(self, buffer: Buffer, node: Statement) -> None:
+    def is_buffer(self, buffer: Buffer, node: ir.Statement) -> None:
         if self.buffers.get(buffer.name) is not buffer:
             self.require(self.buffers.get(buffer.name) == buffer, "buffer", node)
 
-    def is_alignment(self, alignment: int, node: Statement | str) -> None:
+    def is_alignment(self, alignment: int, node: ir.Statement | str) -> None:
         self.require(alignment & (alignment - 1) == 0, "alignment", node)
 
-    def is_mask(self, mask: Operand | None, lanes: int, node: Statement) -> None:
+    def is_mask(self, mask: Operand | None, lanes: int, node: ir.Statement) -> None:
         if mask is not None:
             self.use(mask, node)
             fits = mask.type.dtype is bool_ and mask.type.lanes == lanes
             self.require(fits, "mask", node)
 
-    def let(self, node: Let) -> None:
+    def let(self, node: ir.Let) -> None:
         row = operation(node.op)
         if row is None:
             _broken(RULES["known"], node)
@@ -212,7 +186,7 @@ class _Verifier:
             self.require(inside, "lane", node)
         self.define(node.var, node)
 
-    def load(self, node: Load) -> None:
+    def load(self, node: ir.Load) -> None:
         self.is_buffer(node.buffer, node)
         self.is_index(node.index, node)
         self.is_alignment(node.alignment, node)
@@ -221,7 +195,7 @@ class _Verifier:
         self.require(node.var.type.dtype is node.buffer.dtype, "element", node)
         self.define(node.var, node)
 
-    def store(self, node: Store) -> None:
+    def store(self, node: ir.Store) -> None:
         self.is_buffer(node.buffer, node)
         self.is_index(node.index, node)
         self.is_alignment(node.alignment, node)
@@ -234,11 +208,11 @@ class _Verifier:
             self.require(legal and self.target == "cpu", "streaming", node)
             self.fences = False
 
-    def prefetch(self, node: Prefetch) -> None:
+    def prefetch(self, node: ir.Prefetch) -> None:
         self.is_buffer(node.buffer, node)
         self.is_index(node.index, node)
 
-    def alloc(self, node: Alloc) -> None:
+    def alloc(self, node: ir.Alloc) -> None:
         space = node.buffer.space
         legal = space in SPACES_OF[self.target]
         self.add_buffer(node.buffer, node, legal=legal)
@@ -246,10 +220,10 @@ class _Verifier:
         if space == "shared":
             self.shared.append(node.buffer)
 
-    def fence(self, _node: Fence) -> None:
+    def fence(self, _node: ir.Fence) -> None:
         self.fences = True
 
-    def effect(self, node: Effect) -> None:
+    def effect(self, node: ir.Effect) -> None:
         row = EFFECTS.get(node.op)
         if row is None:
             _broken(RULES["known"], node)
@@ -260,17 +234,17 @@ class _Verifier:
         for arg in node.args:
             if isinstance(arg, Buffer):
                 self.is_buffer(arg, node)
-            elif isinstance(arg, Tensor):
+            elif isinstance(arg, ir.Tensor):
                 self.require(self.tensors.get(arg.name) is arg, "tensor", node)
             else:
                 self.use(arg, node)
         kinds = tuple(
-            a if isinstance(a, Buffer | Tensor) else a.type for a in node.args
+            a if isinstance(a, Buffer | ir.Tensor) else a.type for a in node.args
         )
         if not rule.holds(kinds):
             _broken(f"{node.op}: {rule.sentence}", node)
 
-    def multiply(self, node: Multiply) -> None:
+    def multiply(self, node: ir.Multiply) -> None:
         if self.target != "cuda":
             _unsupported("a product of tiles", self.target)
         self.is_index(node.more, node)
@@ -280,7 +254,7 @@ class _Verifier:
         self.is_buffer(node.sums, node)
         self.require(_is_tile(node), "tile", node)
 
-    def loop(self, node: For) -> None:
+    def loop(self, node: ir.For) -> None:
         for bound in (node.start, node.stop):
             self.is_index(bound, node)
         self.require(node.step > 0, "step", node)
@@ -290,16 +264,16 @@ class _Verifier:
         self.require(node.var.type in self.indices, "index", node)
         until = () if node.until is None else (node.until,)
         self.within(node.body, inner, (*node.yields, *until), node)
-        self.require(all(x.type is CONDITION for x in until), "condition", node)
+        self.require(all(x.type is ir.CONDITION for x in until), "condition", node)
         types = [var.type for var, _ in node.carried]
         for values in ([first for _, first in node.carried], node.yields, node.results):
             self.require([x.type for x in values] == types, "carried", node)
         for result in node.results:
             self.define(result, node)
 
-    def branch(self, node: If) -> None:
+    def branch(self, node: ir.If) -> None:
         self.use(node.condition, node)
-        self.require(node.condition.type == CONDITION, "condition", node)
+        self.require(node.condition.type == ir.CONDITION, "condition", node)
         self.within(node.body, (), node.values, node)
         self.within(node.orelse, (), node.else_values, node)
         types = [var.type for var in node.results]
@@ -310,10 +284,10 @@ class _Verifier:
 
     def within(
         self,
-        body: Sequence[Statement],
+        body: Sequence[ir.Statement],
         defines: Iterable[Var],
         gives: Sequence[Operand],
-        node: Statement,
+        node: ir.Statement,
     ) -> None:
         """Check a nested body, whose names are gone after it."""
         scope, buffers = self.scope, self.buffers
@@ -327,10 +301,10 @@ class _Verifier:
             self.use(value, node)
         self.scope, self.buffers = scope, buffers
 
-    def parallel(self, node: Parallel) -> None:
+    def parallel(self, node: ir.Parallel) -> None:
         _broken(RULES["parallel"], node)
 
-    def parallel_body(self, node: Parallel) -> None:
+    def parallel_body(self, node: ir.Parallel) -> None:
         self.is_index(node.extent, node)
         self.require(node.chunk > 0, "step", node)
         self.require(node.threads >= 0, "step", node)
@@ -339,9 +313,9 @@ class _Verifier:
         self.within(node.body, (node.low, node.high), (), node)
 
 
-def _is_tile(node: Multiply) -> bool:
-    def lies(tile: Tile | Fragment) -> bool:
-        if isinstance(tile, Fragment):
+def _is_tile(node: ir.Multiply) -> bool:
+    def lies(tile: ir.Tile | ir.Fragment) -> bool:
+        if isinstance(tile, ir.Fragment):
             return tile.buffer.space == "register" and not tile.first % 8
         lies = tile.buffer.space == "shared" and tile.swizzle in {32, 64, 128}
         return lies and not (tile.across and dtype.bytes != 2)
@@ -362,7 +336,7 @@ def _is_tile(node: Multiply) -> bool:
     )
 
 
-def _broken(sentence: str, node: Statement | str) -> NoReturn:
+def _broken(sentence: str, node: ir.Statement | str) -> NoReturn:
     shown = node if isinstance(node, str) else statement_text(node)
     raise CompilerBug(
         f"`{shown}` breaks the rule that {sentence}; report it with the kernel's text."

@@ -10,26 +10,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final, TypeAlias
 
-from steelyard_kernels.expression.expr import (
-    Along,
-    Apply,
-    Arange,
-    Broadcast,
-    Cast,
-    Constant,
-    Handed,
-    Input,
-    Merge,
-    Node,
-    Output,
-    Program,
-    Reduce,
-    Reshape,
-    Scalar,
-    Segments,
-    Shape,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.graph import broadcast_shape
 from steelyard_kernels.expression.indices import Index
 from steelyard_kernels.expression.structure import reachable
@@ -38,7 +20,7 @@ Guard: TypeAlias = tuple[Index, int]  # an index, and what it must be below
 NAMES: Final = "ijklmnopqrstuvwxyzabcdefghIJKLMNOPQRSTUVWXYZABCDEFGH"
 NOWHERE: Final = Index()
 Place: TypeAlias = tuple[Index, ...]  # of an element, along each dimension
-Source: TypeAlias = Input | Arange | Along  # what elements are loaded of
+Source: TypeAlias = expr.Input | expr.Arange | expr.Along  # what elements are loaded of
 
 
 def names_of(axes: Iterable[int]) -> str:
@@ -112,7 +94,7 @@ class Nest:
         return [
             value
             for value in self.values
-            if isinstance(value.source, Input)
+            if isinstance(value.source, expr.Input)
             and value.axes == every
             and not (value.guards or value.step)
         ]
@@ -120,7 +102,7 @@ class Nest:
     @property
     def lines(self) -> list[Value]:
         """The lines that are kept for each index of their axes."""
-        return [v for v in self.values if v.over and isinstance(v.node, Along)]
+        return [v for v in self.values if v.over and isinstance(v.node, expr.Along)]
 
     @property
     def running(self) -> frozenset[int]:
@@ -128,16 +110,18 @@ class Nest:
         return frozenset([v.runs for v in self.values if v.runs is not None])
 
     @property
-    def handed(self) -> Handed | None:
+    def handed(self) -> expr.Handed | None:
         """What the blocks of a launch hand over, from the first on."""
-        every = [v.node for v in self.values if isinstance(v.node, Handed)]
+        every = [v.node for v in self.values if isinstance(v.node, expr.Handed)]
         return every[0] if every else None
 
     @property
     def lined(self) -> frozenset[int]:
         """The axes that lines alone are walked along, before others are opened."""
         lines = frozenset[int]().union(*[v.over for v in self.lines])
-        others = [v for v in self.values if not (v.over and isinstance(v.node, Along))]
+        others = [
+            v for v in self.values if not (v.over and isinstance(v.node, expr.Along))
+        ]
         walked = frozenset(range(self.space)).union(*[v.over for v in others])
         return lines - walked
 
@@ -150,13 +134,13 @@ class Nest:
     @property
     def parted(self) -> frozenset[int]:
         """The axes of which each walk has a part, as segments say."""
-        walks = [v.over for v in self.values if isinstance(v.node, Segments)]
+        walks = [v.over for v in self.values if isinstance(v.node, expr.Segments)]
         return frozenset[int]().union(*walks)
 
     @property
     def merged(self) -> frozenset[int]:
         """The axes that lines are merged along, and those of such lines: without vectors."""
-        merges = [v for v in self.values if isinstance(v.node, Merge)]
+        merges = [v for v in self.values if isinstance(v.node, expr.Merge)]
         return frozenset[int]().union(*[v.axes for v in merges])
 
     @property
@@ -172,49 +156,51 @@ class Nest:
 def is_column(nest: Nest, value: Value) -> bool:
     """Say whether a value is an array that lies along the last axis alone."""
     last = len(nest.extents) - 1
-    return isinstance(value.source, Input) and value.axes == {last} and not value.step
+    return (
+        isinstance(value.source, expr.Input) and value.axes == {last} and not value.step
+    )
 
 
 def segmented(value: Value) -> frozenset[int]:
     """Return the axes of which sums of segments walk other elements for each index."""
-    if not isinstance(value.node, Segments):
+    if not isinstance(value.node, expr.Segments):
         return frozenset()
     return value.axes - value.args[value.node.arg.number].axes
 
 
-def source(node: Node) -> Input | Arange | None:
+def source(node: Node) -> expr.Input | expr.Arange | None:
     """Return the array that a node is, in some shape; None for what is computed."""
-    while isinstance(node, Reshape):
+    while isinstance(node, expr.Reshape):
         node = node.arg
-    return node if isinstance(node, Input | Arange) else None
+    return node if isinstance(node, expr.Input | expr.Arange) else None
 
 
-def stored(output: Output) -> Node:
+def stored(output: expr.Output) -> Node:
     """Return the value whose elements, in their order, an output has."""
     node = output.value
-    while isinstance(node, Reshape) and source(node) is None:
+    while isinstance(node, expr.Reshape) and source(node) is None:
         node = node.arg
     return node
 
 
-def space(program: Program) -> Shape | None:
+def space(program: Program) -> expr.Shape | None:
     """Return what all outputs broadcast to; None where that is nothing."""
-    full: Shape | None = ()
+    full: expr.Shape | None = ()
     for shape in aligned(program):
         full = None if full is None else broadcast_shape(full, shape)
     return full
 
 
-def aligned(program: Program) -> list[Shape]:
+def aligned(program: Program) -> list[expr.Shape]:
     """Return the shapes of the outputs' values, with an axis of 1 for one that was reduced.
 
     One value a row is aligned with the rows, though its last axis is gone.
     """
     lost: set[int] = set()
     for node in program.nodes:
-        squeezed = isinstance(node, Reduce) and node.of_rows and not node.keepdims
-        follows = bool(lost) and isinstance(node, Apply | Cast)
-        if squeezed or (follows and any(n.number in lost for n in operands(node))):
+        squeezed = isinstance(node, expr.Reduce) and node.of_rows and not node.keepdims
+        follows = bool(lost) and isinstance(node, expr.Apply | expr.Cast)
+        if squeezed or (follows and any(n.number in lost for n in expr.operands(node))):
             lost.add(node.number)
     values = map(stored, program.outputs)
     return [(*v.shape, 1) if v.number in lost else v.shape for v in values]
@@ -228,7 +214,9 @@ def beyond(program: Program) -> tuple[Node, ...]:
     return tuple(
         node
         for node in reachable(map(stored, program.outputs))
-        if not isinstance(node, Scalar | Constant | Apply | Cast | Broadcast)
+        if not isinstance(
+            node, expr.Scalar | expr.Constant | expr.Apply | expr.Cast | expr.Broadcast
+        )
         and source(node) is None
     )
 
@@ -241,7 +229,7 @@ def one_space(program: Program) -> bool:
     return True
 
 
-def behind(at: Place, shape: Sequence[int], arg: Shape) -> Place:
+def behind(at: Place, shape: Sequence[int], arg: expr.Shape) -> Place:
     """Return the place of an operand, aligned at the last; 0 along extents of 1."""
     if shape == arg:
         return at

@@ -13,17 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from steelyard_kernels.expression.expr import Input
+from steelyard_kernels.ir import loops as ir
 from steelyard_kernels.ir.builder import Builder
-from steelyard_kernels.ir.loops import (
-    Alloc,
-    Buffer,
-    For,
-    If,
-    Operand,
-    Statement,
-    Var,
-    shared_places,
-)
+from steelyard_kernels.ir.loops import Buffer, Operand, Var
 from steelyard_kernels.nest.axes import Nest, Value
 from steelyard_kernels.nest.gpu_emitter import VECTOR_BYTES, GpuEmitter
 from steelyard_kernels.nest.reads import Passes, deviates
@@ -70,20 +62,20 @@ def lower(nest: Nest, schedule: Schedule, *, aligned: bool) -> Lowered:
     )
     slots = [gpu.extent_slot(b.index, count) for count in counts.values()]
     rooms = [room for room in _rooms(b.body) if room.space == "shared"]
-    _, shared = shared_places(rooms)
+    _, shared = ir.shared_places(rooms)
     shared = shared if shared > gpu.STATIC_SHARED else 0
     kernel = replace(kernel, shared=shared, cluster=schedule.cluster)
     return Lowered(kernel, (*args.slots, *slots), threads, per_block, shared)
 
 
-def _rooms(body: Iterable[Statement]) -> Iterator[Buffer]:
+def _rooms(body: Iterable[ir.Statement]) -> Iterator[Buffer]:
     """Yield the memory that statements allocate, in order."""
     for each in body:
-        if isinstance(each, Alloc):
+        if isinstance(each, ir.Alloc):
             yield each.buffer
-        elif isinstance(each, For | If):
+        elif isinstance(each, ir.For | ir.If):
             yield from _rooms(each.body)
-            yield from _rooms(each.orelse if isinstance(each, If) else ())
+            yield from _rooms(each.orelse if isinstance(each, ir.If) else ())
 
 
 class _Team:

@@ -12,26 +12,9 @@ from functools import cached_property
 from itertools import count
 from typing import Final, TypeAlias
 
+from steelyard_kernels.expression import expr
 from steelyard_kernels.expression.bodies import linear
-from steelyard_kernels.expression.expr import (
-    Apply,
-    Arange,
-    Broadcast,
-    Cast,
-    Constant,
-    Input,
-    Loop,
-    Node,
-    Output,
-    Parameter,
-    Program,
-    Reshape,
-    Result,
-    Row,
-    Scalar,
-    View,
-    operands,
-)
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import axis
 from steelyard_kernels.expression.rewrite import Again
@@ -74,11 +57,11 @@ class BodyPart:
 class Body:
     """A loop whose turns are launches: which, and what must lie in memory before."""
 
-    def __init__(self, loop: Loop, name: str, planner: Planner) -> None:
+    def __init__(self, loop: expr.Loop, name: str, planner: Planner) -> None:
         self.loop, self.name, self._planner = loop, name, planner
         own = [*loop.carries, loop.index, *loop.nodes]
         self._inside = {node.number for node in own}
-        every = [node for node in everywhere(loop.nodes) if isinstance(node, Row)]
+        every = [node for node in everywhere(loop.nodes) if isinstance(node, expr.Row)]
         self._rows = {_in_memory(node.arg)[0].number for node in every}
 
     @cached_property
@@ -99,24 +82,24 @@ class Body:
         """The arrays and values that lie in memory before the first turn."""
         found = [self._read(node).node for node in self._every if self._is_read(node)]
         found += self.loop.inits
-        if isinstance(self.length, Node) and not isinstance(self.length, Scalar):
+        if isinstance(self.length, Node) and not isinstance(self.length, expr.Scalar):
             found.append(self.length)
-        kept = [node for node in found if not isinstance(node, Parameter)]
+        kept = [node for node in found if not isinstance(node, expr.Parameter)]
         return tuple(dict.fromkeys(kept))
 
     @property
     def stored(self) -> tuple[Node, ...]:
         """Those of them that are computed before."""
-        kinds = (Input, Result)
+        kinds = (expr.Input, expr.Result)
         return tuple([node for node in self.memory if not isinstance(node, kinds)])
 
     @cached_property
     def length(self) -> int | Node:
         """How many turns there are: none for less than 0."""
         node = self.loop.length
-        while isinstance(node, Apply) and node.op in {"maximum", "subtract"}:
+        while isinstance(node, expr.Apply) and node.op in {"maximum", "subtract"}:
             *_, last = node.args
-            if not (isinstance(last, Constant) and last.value == 0):
+            if not (isinstance(last, expr.Constant) and last.value == 0):
                 break
             node = node.args[0]
         return node
@@ -125,7 +108,7 @@ class Body:
     def index(self) -> str:
         """The name of the scalar that counts turns."""
         every = everywhere(self._every)
-        taken = {node.name for node in every if isinstance(node, Scalar)}
+        taken = {node.name for node in every if isinstance(node, expr.Scalar)}
         return next(each for n in count() if (each := f"turn{n}") not in taken)
 
     @cached_property
@@ -162,9 +145,9 @@ class Body:
             carried = 0 <= place < len(self.loop.nexts)
             old = self.loop.carries[place].number if carried else -1
             made = again.made[value.number]
-            outputs.append(Output(f"y{number}", made, carries.get(old)))
+            outputs.append(expr.Output(f"y{number}", made, carries.get(old)))
         nodes = reachable(output.value for output in outputs)
-        scalars = tuple(node for node in nodes if isinstance(node, Scalar))
+        scalars = tuple(node for node in nodes if isinstance(node, expr.Scalar))
         program = Program(self.name, tuple(inputs), scalars, tuple(outputs), nodes)
         plan, swapped = _swapped(self._planner(program), program, tuple(values))
         return BodyPart(plan, tuple(map(self._read, reads)), tuple(values), swapped)
@@ -173,15 +156,15 @@ class Body:
         """Return what a turn computes some values of, and what it reads, in order."""
         return closure(
             roots,
-            lambda node: () if self._is_read(node) else operands(node),
+            lambda node: () if self._is_read(node) else expr.operands(node),
             lambda node: node is not self.loop.index,
         )
 
     def _is_read(self, node: Node) -> bool:
         """Say whether a turn finds a value in memory."""
         if node.number in self._inside:
-            return isinstance(node, Parameter) or self._row(node) is not None
-        if node.number in self._rows or isinstance(node, Input | Result):
+            return isinstance(node, expr.Parameter) or self._row(node) is not None
+        if node.number in self._rows or isinstance(node, expr.Input | expr.Result):
             return True
         return not (spreads(node) or _is_counted(node))
 
@@ -190,7 +173,7 @@ class Body:
 
     def _row(self, node: Node) -> Read | None:
         """Return the row that a node of the body is of what is in memory."""
-        if not isinstance(node, Row):
+        if not isinstance(node, expr.Row):
             return None
         array, scale, first = _in_memory(node.arg)
         place = linear(node.index, self.loop)
@@ -204,7 +187,7 @@ class Body:
         self, graph: Graph, node: Node, made: Mapping[int, Node]
     ) -> Node | None:
         """Return a row of the body as elements that are taken."""
-        if not isinstance(node, Row) or node.number not in self._inside:
+        if not isinstance(node, expr.Row) or node.number not in self._inside:
             return None
         return gathered_row(graph, made[node.arg.number], made[node.index.number])
 
@@ -217,21 +200,29 @@ def _is_counted(node: Node) -> bool:
         if node.number in seen:
             continue
         seen.add(node.number)
-        pending += operands(node)
-        if isinstance(node, Apply):
+        pending += expr.operands(node)
+        if isinstance(node, expr.Apply):
             work += OPERATIONS[node.op].cost.cpu
         elif not isinstance(node, COUNTED):
             return False
     return work < FUNCTION
 
 
-COUNTED: Final = (Scalar, Constant, Arange, Cast, Broadcast, View, Reshape)
+COUNTED: Final = (
+    expr.Scalar,
+    expr.Constant,
+    expr.Arange,
+    expr.Cast,
+    expr.Broadcast,
+    expr.View,
+    expr.Reshape,
+)
 
 
 def _in_memory(node: Node) -> tuple[Node, int, int]:
     """Return the array of whose rows a node's are, and which: of its row i i * a + b."""
     scale, first = 1, 0
-    while isinstance(node, View) and len(node.shape) == len(node.index):
+    while isinstance(node, expr.View) and len(node.shape) == len(node.index):
         start, *others = node.index
         whole = others == [axis(k) for k in range(1, len(node.shape))]
         whole = whole and node.shape[1:] == node.arg.shape[1:]
@@ -241,9 +232,13 @@ def _in_memory(node: Node) -> tuple[Node, int, int]:
         scale, first = scale * step, first * step + start.constant
         node = node.arg
     array = node
-    while isinstance(array, Reshape):
+    while isinstance(array, expr.Reshape):
         array = array.arg
-    return (array if isinstance(array, Input | Result) else node), scale, first
+    return (
+        (array if isinstance(array, expr.Input | expr.Result) else node),
+        scale,
+        first,
+    )
 
 
 def _swapped(

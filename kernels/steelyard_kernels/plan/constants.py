@@ -14,21 +14,8 @@ from dataclasses import dataclass
 from itertools import count
 
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.expr import (
-    Cast,
-    Chain,
-    Dot,
-    Handed,
-    Input,
-    Node,
-    Output,
-    Program,
-    Reduce,
-    Result,
-    Scalar,
-    View,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import Again
 from steelyard_kernels.expression.simplify import simplify
@@ -46,10 +33,10 @@ from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.strategies import heuristic
 
-VARYING = (Scalar, Chain, Handed, Result)
+VARYING = (expr.Scalar, expr.Chain, expr.Handed, expr.Result)
 """What differs from call to call or from chain to chain, and loops."""
 
-Made = Mapping[int, frozenset[Input]]
+Made = Mapping[int, frozenset[expr.Input]]
 """The constants that nodes are made of, by number, of those made of nothing else."""
 
 
@@ -124,14 +111,14 @@ def _check(program: Program, constant: Iterable[str]) -> None:
 
 def _made(program: Program, same: Mapping[str, str]) -> Made:
     inputs = {node.name: node for node in program.inputs}
-    found: dict[int, frozenset[Input]] = {}
+    found: dict[int, frozenset[expr.Input]] = {}
     for node in program.nodes:
-        args = [found.get(arg.number) for arg in operands(node)]
-        if isinstance(node, Input):
+        args = [found.get(arg.number) for arg in expr.operands(node)]
+        if isinstance(node, expr.Input):
             if node.name in same:
                 found[node.number] = frozenset({inputs[same[node.name]]})
         elif not isinstance(node, VARYING) and None not in args:
-            found[node.number] = frozenset[Input]().union(*filter(None, args))
+            found[node.number] = frozenset[expr.Input]().union(*filter(None, args))
     return found
 
 
@@ -151,7 +138,7 @@ def _unread(found: Split, device: Machine | Gpu) -> set[str]:
             cut = blocking_of(whole, heuristic(each, device))
             right = lying(whole.right).source if cut and not cut.copies[1] else None
         pairs = zip(each.inputs * each.copies, reads, strict=True)
-        used = {arg.number for node in each.nodes for arg in operands(node)}
+        used = {arg.number for node in each.nodes for arg in expr.operands(node)}
         unread |= {
             str(home) for x, home in pairs if x.number in used and x is not right
         }
@@ -186,7 +173,7 @@ class _Halves:
         """Return what the rest needs to compute a node, beside a panel."""
         panel = self.panels.get(node.number)
         if panel is None:
-            return list(operands(node))
+            return list(expr.operands(node))
         return [each for each in factors_of(node) if each is not panel.factor]
 
     def split(self, same: Mapping[str, str]) -> tuple[Split, dict[Panel, str]]:
@@ -207,7 +194,7 @@ class _Halves:
             stored[panel] = panel.stored(once.graph, narrow)
         names = self._names(stored)
         named = {names[key]: node for key, node in stored.items()}
-        outputs = tuple(Output(name, node, None) for name, node in named.items())
+        outputs = tuple(expr.Output(name, node, None) for name, node in named.items())
         nodes = reachable(stored.values())
         made = Program(
             program.name, tuple(inputs.values()), (), outputs, nodes, 0, "tuple"
@@ -237,9 +224,9 @@ class _Halves:
 
     def _narrow(self, once: Again, node: Node) -> Node:
         """Return a factor of fewer bytes, which the product widens as it reads it."""
-        if isinstance(node, View):
+        if isinstance(node, expr.View):
             return once.graph.view(self._narrow(once, node.arg), node.index, node.shape)
-        if isinstance(node, Cast) and is_widened(node, self.device):
+        if isinstance(node, expr.Cast) and is_widened(node, self.device):
             return self._narrow(once, node.arg)
         return once.made[node.number]
 
@@ -267,7 +254,7 @@ class _Halves:
                 again.made[key.number] = inputs[name]
         again.add([self.needed[number] for number in sorted(self.needed)])
         outputs = tuple(
-            Output(
+            expr.Output(
                 each.name,
                 again.made[each.value.number],
                 None
@@ -278,7 +265,7 @@ class _Halves:
             for each in program.outputs
         )
         nodes = reachable(output.value for output in outputs)
-        scalars = tuple(node for node in nodes if isinstance(node, Scalar))
+        scalars = tuple(node for node in nodes if isinstance(node, expr.Scalar))
         form = program.chains, program.returns
         every = tuple(inputs.values())
         return Program(program.name, every, scalars, outputs, nodes, *form)
@@ -292,14 +279,14 @@ class _Halves:
             return None
         right = self.read[panel]
         (left,) = [made[each.number] for each in self._read(node)]
-        if isinstance(node, Dot):
+        if isinstance(node, expr.Dot):
             return graph.dot(left, right)
-        assert isinstance(node, Reduce)
+        assert isinstance(node, expr.Reduce)
         found = graph.cast(graph.apply("multiply", left, right), node.arg.dtype)
         return graph.reduce("sum", found, node.axes, keepdims=node.keepdims)
 
 
-def _inputs(graph: Graph, nodes: list[Input]) -> dict[str, Input]:
+def _inputs(graph: Graph, nodes: list[expr.Input]) -> dict[str, expr.Input]:
     """Return inputs like others in a graph, in their order, by name."""
     return {
         node.name: graph.input(node.name, place, node.shape, node.dtype)

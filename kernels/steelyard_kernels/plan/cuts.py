@@ -16,26 +16,8 @@ from math import prod
 from types import MappingProxyType
 from typing import Final, TypeAlias, TypeGuard
 
-from steelyard_kernels.expression.expr import (
-    Along,
-    Apply,
-    Broadcast,
-    Cast,
-    Dot,
-    Gather,
-    Handed,
-    Input,
-    Merge,
-    Node,
-    Program,
-    Reduce,
-    Reshape,
-    Result,
-    Segments,
-    Shape,
-    View,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.structure import closure, users
 from steelyard_kernels.nest.axes import source, stored
 from steelyard_kernels.nest.carried.registers import MOST_ELEMENTS
@@ -51,7 +33,7 @@ MOST_BEFORE: Final = 2000
 MOVED: Final = -1  # beside reductions: their values are read at other places
 NOTHING: Final[Mapping[int, str]] = MappingProxyType({})
 Needs: TypeAlias = frozenset[int]
-Walk: TypeAlias = Reduce | Dot | Along | Segments
+Walk: TypeAlias = expr.Reduce | expr.Dot | expr.Along | expr.Segments
 
 
 def nbytes(node: Node) -> int:
@@ -66,14 +48,14 @@ def is_walk(node: Node) -> TypeGuard[Walk]:
 
 def uncopied(node: Node) -> Node:
     """Return what a node is a copy of, whose elements are taken; itself if it is none."""
-    return node.arg if isinstance(node, Along) and node.op == "copy" else node
+    return node.arg if isinstance(node, expr.Along) and node.op == "copy" else node
 
 
 def is_still(node: Node) -> bool:
     """Say whether a node has its operand's rows where they are, or one for many."""
-    if isinstance(node, Reshape):
+    if isinstance(node, expr.Reshape):
         return _plain(node.shape) == _plain(node.arg.shape)
-    if isinstance(node, View):
+    if isinstance(node, expr.View):
         terms = [each.terms for each in node.index if each.terms or each.constant]
         axes = [term for each in terms for term, step in each if step == 1]
         alone = all(len(each) == 1 for each in terms)
@@ -81,29 +63,31 @@ def is_still(node: Node) -> bool:
         kept = [n for n in node.arg.shape if n > 1]
         whole = kept == [node.shape[axis] for axis in known]
         return alone and whole and known == sorted(known) and len(axes) == len(terms)
-    return not isinstance(node, Gather | Handed | Merge)
+    return not isinstance(node, expr.Gather | expr.Handed | expr.Merge)
 
 
 def spreads(node: Node) -> bool:
     """Say whether a node is better made again of its operand: a view, a wider dtype."""
-    if isinstance(node, Cast):
+    if isinstance(node, expr.Cast):
         return node.dtype.bytes > node.arg.dtype.bytes
-    if isinstance(node, View) and isinstance(node.arg, Along):
+    if isinstance(node, expr.View) and isinstance(node.arg, expr.Along):
         return nbytes(node) >= nbytes(node.arg)  # of an order the rest may not be found
     copies = uncopied(node) is not node
-    return copies or isinstance(node, View | Broadcast | Reshape | Gather)
+    return copies or isinstance(
+        node, expr.View | expr.Broadcast | expr.Reshape | expr.Gather
+    )
 
 
 def _joined(node: Node) -> Node | None:
     """Return the permuted value whose axes a reshape makes one: no strides read that."""
-    if not isinstance(node, Reshape) or is_still(node):
+    if not isinstance(node, expr.Reshape) or is_still(node):
         return None
     arg = node.arg
-    permuted = isinstance(arg, View) and prod(arg.shape) == prod(arg.arg.shape)
+    permuted = isinstance(arg, expr.View) and prod(arg.shape) == prod(arg.arg.shape)
     return arg if permuted else None
 
 
-def _plain(shape: Shape) -> list[int]:
+def _plain(shape: expr.Shape) -> list[int]:
     return [n for n in shape if n > 1]
 
 
@@ -134,7 +118,9 @@ class Cuts:
         products = [node for node in program.nodes if is_product(node)]
         self.products = {node.number for node in products}
         self._multiplied = {  # which belong to the sums of them
-            multiplied(node).number for node in products if isinstance(node, Reduce)
+            multiplied(node).number
+            for node in products
+            if isinstance(node, expr.Reduce)
         }
         for node in program.nodes:
             self._visit(node)
@@ -151,30 +137,30 @@ class Cuts:
         return frozenset() if node.number in self.reasons else self._needs[node.number]
 
     def _read(self, node: Node) -> Needs:
-        if isinstance(node, Handed):
+        if isinstance(node, expr.Handed):
             return frozenset()  # a block computes what it hands over beside all else
-        found = frozenset[int]().union(*map(self.seen, operands(node)))
+        found = frozenset[int]().union(*map(self.seen, expr.operands(node)))
         return found if is_still(node) or not found else found | {MOVED}
 
     def _visit(self, node: Node) -> None:
-        if isinstance(node, Result):
+        if isinstance(node, expr.Result):
             self._loop(node)
             return
         if is_walk(node):
             self._reduce(node)
             return
-        if isinstance(node, Handed):
+        if isinstance(node, expr.Handed):
             self._store([node.memory], node, "blocks hand totals over in it")
-        elif self.gpu and isinstance(node, View):
+        elif self.gpu and isinstance(node, expr.View):
             lines = self._lines_of(node)
             self._store(lines, node, "one element of each line is read")
-        elif isinstance(node, Gather | Merge):
+        elif isinstance(node, expr.Gather | expr.Merge):
             taken = uncopied(node.arg)
             computed = [] if source(taken) is not None else [taken]
             self._store(computed, node, "elements of it are gathered")
         read = self._read(node)
         if (
-            isinstance(node, Apply)
+            isinstance(node, expr.Apply)
             and node.number not in self._multiplied
             and not self.joint(read)
         ):
@@ -182,7 +168,7 @@ class Cuts:
             read = self._read(node)
         self._needs[node.number] = read
 
-    def _lines_of(self, node: View) -> list[Node]:
+    def _lines_of(self, node: expr.View) -> list[Node]:
         """Return the lines of which a view has one element, which no thread keeps."""
         every = zip(node.index, node.arg.shape, strict=True)
         extents = {
@@ -194,29 +180,29 @@ class Cuts:
         return [
             line
             for line in lines
-            if isinstance(line, Along)
+            if isinstance(line, expr.Along)
             and (extent := line.shape[line.axis]) in extents
             and extent * sum(k.bytes for k in kinds_of(line)) > LINES_BYTES["cuda"]
         ]
 
     def _reduce(self, node: Walk) -> None:
         """Cut what a reduction reads, unless one kernel computes all of it."""
-        if isinstance(node, Segments) and source(node.starts) is None:
+        if isinstance(node, expr.Segments) and source(node.starts) is None:
             self._store([uncopied(node.starts)], node, "segments begin there")
         read, product = self._read(node), factors_of(node)
         own = frozenset({node.number})
         if read and (product or not self.joint(read | own)):
             why = "a product reads it" if product else f"{_of(node)} reads it"
-            for arg in product or operands(node):
+            for arg in product or expr.operands(node):
                 self._store(self._smallest(arg, whole=bool(product)), node, why)
             read = frozenset()
         if self.gpu and product:
             arrays = tiles_of(node, self.gpu, self.reasons)
-            computed = [each for each in arrays if not isinstance(each, Input)]
+            computed = [each for each in arrays if not isinstance(each, expr.Input)]
             self._store(computed, node, "a product's tiles read it")
         self._needs[node.number] = read | own
 
-    def _loop(self, node: Result) -> None:
+    def _loop(self, node: expr.Result) -> None:
         """Store what a loop gives, and what it reads unless that is little work.
 
         Of one whose body is launches it is known what is stored, by its id.
@@ -224,8 +210,8 @@ class Cuts:
         before = self._repeated.get(id(node.loop))
         for arg in before or ():
             self._store([arg], node, "a loop reads it")
-        for arg in operands(node) if before is None else ():
-            if isinstance(arg, Result | Input):
+        for arg in expr.operands(node) if before is None else ():
+            if isinstance(arg, expr.Result | expr.Input):
                 continue
             large = [arg] if self._is_large(arg) else []
             apart = self._smallest(arg, whole=False) if self.seen(arg) else large
@@ -240,7 +226,7 @@ class Cuts:
         while pending:
             node = pending.pop()
             if (
-                isinstance(node, Input)
+                isinstance(node, expr.Input)
                 or node.number in seen
                 or node.number in self.reasons
             ):
@@ -249,10 +235,10 @@ class Cuts:
             text += spelled(node, LANES)
             if prod(node.shape) > MOST_ELEMENTS or text > MOST_BEFORE:
                 return True
-            pending += operands(node)
+            pending += expr.operands(node)
         return False
 
-    def _part(self, node: Apply) -> None:
+    def _part(self, node: expr.Apply) -> None:
         """Store operands until the rest can be computed with a node in one kernel."""
         last = max(node.args, key=self._weight)
         for arg in sorted(node.args, key=self._weight):
@@ -271,8 +257,8 @@ class Cuts:
         if MOVED in needs or not self.products.isdisjoint(needs):
             return False
         first, *rest = [self.nodes[number] for number in needs]
-        return isinstance(first, Reduce) and all(
-            isinstance(each, Reduce)
+        return isinstance(first, expr.Reduce) and all(
+            isinstance(each, expr.Reduce)
             and each.axes == first.axes
             and each.arg.shape == first.arg.shape
             for each in rest
@@ -288,7 +274,7 @@ class Cuts:
         self.reasons |= dict.fromkeys([node.number for node in new], why)
         place = self._places[min(node.number for node in new)]
         for node in self.program.nodes[place + 1 : self._places[reader.number]]:
-            if isinstance(node, Result):
+            if isinstance(node, expr.Result):
                 continue  # it reads memory alone
             own = {node.number} if is_walk(node) else frozenset()
             self._needs[node.number] = self._read(node) | own
@@ -304,7 +290,7 @@ class Cuts:
             return []
         chosen: dict[int, frozenset[int]] = {}
         common = frozenset[int]().union(*[self._needs[n] for n in self.reasons])
-        behind = closure([root], lambda n: operands(n) if self.seen(n) else ())
+        behind = closure([root], lambda n: expr.operands(n) if self.seen(n) else ())
         uses, joined = users(behind), set(map(_joined, behind))
         for node in behind:
             if not self.seen(node):
@@ -312,10 +298,12 @@ class Cuts:
             elif is_walk(node):
                 chosen[node.number] = frozenset({node.number})
             else:
-                below = [chosen.get(arg.number, frozenset()) for arg in operands(node)]
+                below = [
+                    chosen.get(arg.number, frozenset()) for arg in expr.operands(node)
+                ]
                 rest = frozenset[int]().union(*below)
                 size = sum(nbytes(self.nodes[number]) for number in rest)
-                if whole and isinstance(node, Apply):
+                if whole and isinstance(node, expr.Apply):
                     size = max(size, *[prod(a.shape) for a in node.args], 1)
                     size *= node.dtype.bytes
                 alone = frozenset({node.number})
@@ -330,8 +318,12 @@ class Cuts:
 
 
 def _of(node: Node) -> str:
-    if isinstance(node, Segments):
+    if isinstance(node, expr.Segments):
         return f"sum of segments along axis {node.axis}"
-    if isinstance(node, Along):
+    if isinstance(node, expr.Along):
         return f"{node.op} along axis {node.axis}"
-    return f"{node.op} over axes {node.axes}" if isinstance(node, Reduce) else "product"
+    return (
+        f"{node.op} over axes {node.axes}"
+        if isinstance(node, expr.Reduce)
+        else "product"
+    )

@@ -12,14 +12,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from steelyard_kernels.errors import CompilerBug
-from steelyard_kernels.expression.expr import (
-    Gather,
-    Input,
-    Node,
-    Program,
-    Result,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.nest.axes import stored
 from steelyard_kernels.plan.bodies import Body
 from steelyard_kernels.plan.cuts import Cuts, is_still
@@ -96,7 +90,7 @@ class Groups:
 
     def body(self, group: Group) -> Body | None:
         """Return the loop whose turns' launches a launch stands for, if there is one."""
-        own = [id(node.loop) for node in group.values if isinstance(node, Result)]
+        own = [id(node.loop) for node in group.values if isinstance(node, expr.Result)]
         return next((self.bodies[loop] for loop in own if loop in self.bodies), None)
 
     def alone(self, node: Node, reader: Group) -> Group | None:
@@ -104,7 +98,7 @@ class Groups:
         group = self.of.get(node.number)
         alone = group is not None and group.values == [node]
         alone = alone and self.readers(node) == (reader,)
-        return group if alone and not isinstance(node, Input) else None
+        return group if alone and not isinstance(node, expr.Input) else None
 
     def store(self, nodes: Iterable[Node], why: str) -> None:
         """Have launches of their own store some values."""
@@ -228,7 +222,7 @@ class Groups:
             self.of[node.number]
             for group in groups
             for node in group.reads
-            if node.number in self.of and not isinstance(node, Input)
+            if node.number in self.of and not isinstance(node, expr.Input)
         ]
         found += [each for group in groups for each in group.behind]
         return [each for each in dict.fromkeys(found) if each not in groups]
@@ -239,8 +233,8 @@ class Groups:
         nodes, _ = self.pieces.inside(other.values, self.stored.keys())
         behind = set(own)
         for node in nodes:
-            if any(arg.number in behind for arg in operands(node)):
-                beside = isinstance(node, Gather) and node.arg.number not in behind
+            if any(arg.number in behind for arg in expr.operands(node)):
+                beside = isinstance(node, expr.Gather) and node.arg.number not in behind
                 if not (beside or is_still(node)):
                     return False
                 behind.add(node.number)

@@ -13,16 +13,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from steelyard_kernels.expression.expr import (
-    Apply,
-    Dot,
-    Input,
-    Node,
-    Output,
-    Reduce,
-    Result,
-    loops,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node
 from steelyard_kernels.expression.structure import structure
 from steelyard_kernels.nest.axes import stored
 from steelyard_kernels.plan.bodies import Body
@@ -94,11 +86,11 @@ class Laid:
         groups: Groups,
         order: Sequence[Group],
         over: Mapping[int, Node],
-        copied: Sequence[Output],
+        copied: Sequence[expr.Output],
     ) -> None:
         self._groups, self._order, self._over = groups, order, over
         self._copied, self._program = copied, groups.cuts.program
-        self._outputs: dict[int, list[Output]] = {}
+        self._outputs: dict[int, list[expr.Output]] = {}
         for output in self._program.outputs:
             if output not in copied:
                 self._outputs.setdefault(stored(output).number, []).append(output)
@@ -135,14 +127,14 @@ class Laid:
 
         But what others read too is copied there, and to an array that is updated.
         """
-        values = [node for node in group.values if isinstance(node, Result)]
+        values = [node for node in group.values if isinstance(node, expr.Result)]
         results = {node.place: self._homes[node.number] for node in values}
         found = Repeated(body, self._flow, results.get)
         read = {node.number for node in body.reads}
         for init, (begin, _) in zip(body.loop.inits, found.homes, strict=True):
             kept = init.number in (*self._over, *self._outputs) or begin in self._late
             mine = self._groups.readers(init) == (group,) and init.number not in read
-            if mine and not kept and not isinstance(init, Input | Result):
+            if mine and not kept and not isinstance(init, expr.Input | expr.Result):
                 self._homes[init.number] = begin
                 read.add(init.number)
         return found
@@ -174,14 +166,14 @@ class Laid:
         return replace(flow.plan(), parts=parts_of(self._groups))
 
     def _home(self, node: Node) -> Home:
-        return node.name if isinstance(node, Input) else self._homes[node.number]
+        return node.name if isinstance(node, expr.Input) else self._homes[node.number]
 
     def _launch(self, group: Group) -> Launch:
         values: list[Node] = []
         writes: list[Home] = []
         updates: list[int | None] = []
         for node in group.values:
-            every: list[Output | None] = [*self._outputs.get(node.number, ())]
+            every: list[expr.Output | None] = [*self._outputs.get(node.number, ())]
             for output in every or [None]:
                 values.append(node)
                 own = self._homes[node.number]
@@ -197,14 +189,14 @@ class Laid:
         reason = reason_of(nodes, group.values, again=bool(group.again))
         return Launch(made, reads, tuple(writes), reason)
 
-    def _under(self, node: Node, output: Output | None) -> Node | None:
+    def _under(self, node: Node, output: expr.Output | None) -> Node | None:
         """Return what lies where a value is written, if anything does."""
         if output is None:
             return self._over.get(node.number)
         into = output.updates
         return None if into is None else self._program.inputs[into]
 
-    def _copy(self, output: Output, value: Node) -> Launch:
+    def _copy(self, output: expr.Output, value: Node) -> Launch:
         made, home = copying(self._program.name, value), self._homes[value.number]
         return Launch(made, (home,), (output.name,), "copied: others read it before")
 
@@ -218,10 +210,10 @@ def reason_of(
     """
     products = [node for node in nodes if is_product(node)]
     reductions = [node for node in nodes if is_walk(node)]
-    names = dict.fromkeys(node.op for node in nodes if isinstance(node, Apply))
+    names = dict.fromkeys(node.op for node in nodes if isinstance(node, expr.Apply))
     own = {node.number for node in values}
     saved = sum(2 * nbytes(node) for node in reductions if node.number not in own)
-    what = "loops" if loops(nodes) else "elementwise"
+    what = "loops" if expr.loops(nodes) else "elementwise"
     if again:
         shown = " and ".join("x".join(map(str, node.shape)) for node in values)
         what = f"weighted sums {shown}"
@@ -229,12 +221,12 @@ def reason_of(
         what = f"attention {'x'.join(map(str, products[0].shape))}"
     elif products:
         (product,) = products
-        depth = product.a.shape[-1] if isinstance(product, Dot) else 0
-        if isinstance(product, Reduce):
+        depth = product.a.shape[-1] if isinstance(product, expr.Dot) else 0
+        if isinstance(product, expr.Reduce):
             depth = nbytes(product.arg) // product.arg.dtype.bytes
             depth //= max(1, nbytes(product) // product.dtype.bytes)
         what = f"product {'x'.join(map(str, product.shape))} of depth {depth}"
-        names.pop("multiply", None) if isinstance(product, Reduce) else None
+        names.pop("multiply", None) if isinstance(product, expr.Reduce) else None
     elif reductions:
         what = "rows: " + ", ".join(
             dict.fromkeys(getattr(n, "op", "segments") for n in reductions)

@@ -13,15 +13,8 @@ from math import prod
 from typing import Final
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.expression import views
-from steelyard_kernels.expression.expr import (
-    Along,
-    Gather,
-    Node,
-    Program,
-    View,
-    operands,
-)
+from steelyard_kernels.expression import expr, views
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import Index, axis
 from steelyard_kernels.expression.lines import along, merge
@@ -50,7 +43,7 @@ def with_short_orders(program: Program, device: Machine | Gpu) -> Program:
     """Return a program whose orders are of lines that a device puts in order at once."""
     orders, firsts = Orders(device), dict[int, int]()
     for node in program.nodes:
-        if isinstance(node, Along) and node.op == "order":
+        if isinstance(node, expr.Along) and node.op == "order":
             first, extent = _first(program, node), node.shape[node.axis]
             lines = prod(node.shape) // extent
             count, _ = orders.count(lines, extent, first, node.arg.dtype.bytes)
@@ -58,20 +51,20 @@ def with_short_orders(program: Program, device: Machine | Gpu) -> Program:
 
     def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
         first = firsts.get(node.number)
-        if first is None or not isinstance(node, Along):
+        if first is None or not isinstance(node, expr.Along):
             return None
         return orders.found(graph, node, made[node.arg.number], first)
 
     return rewritten(program, rule) if firsts else program
 
 
-def _first(program: Program, node: Along) -> int:
+def _first(program: Program, node: expr.Along) -> int:
     """Return how many elements of an order are asked for, from the first on."""
     extent = node.shape[node.axis]
     ends = [extent for output in program.outputs if stored(output) is node]
     for each in program.nodes:
-        if node in operands(each):
-            shown = each.index[node.axis] if isinstance(each, View) else None
+        if node in expr.operands(each):
+            shown = each.index[node.axis] if isinstance(each, expr.View) else None
             ends.append(shown.bounds(each.shape)[1] + 1 if shown else extent)
     return min(extent, max(ends))
 
@@ -82,7 +75,7 @@ class Orders:
 
     device: Machine | Gpu
 
-    def found(self, graph: Graph, node: Along, keys: Node, first: int) -> Node:
+    def found(self, graph: Graph, node: expr.Along, keys: Node, first: int) -> Node:
         """Return the order of keys; behind the first elements there are zeros."""
         rank, extent = len(keys.shape), keys.shape[node.axis]
         there = [*[k for k in range(rank) if k != node.axis], node.axis]
@@ -188,5 +181,7 @@ def _taken(graph: Graph, node: Node, which: Node) -> Node:
     """Return elements along the last axis from where they lie, at places in range."""
     last = len(node.shape) - 1
     index = (*map(axis, range(last)), Index())
-    key = (Gather, node.number, which.number, index, last)
-    return graph.keep(key, Gather, which.shape, node.dtype, node, which, index, last)
+    key = (expr.Gather, node.number, which.number, index, last)
+    return graph.keep(
+        key, expr.Gather, which.shape, node.dtype, node, which, index, last
+    )

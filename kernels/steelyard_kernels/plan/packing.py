@@ -12,15 +12,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from steelyard_kernels.expression.expr import (
-    Cast,
-    Dot,
-    Input,
-    Node,
-    Reduce,
-    View,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import Index, axis, part
 from steelyard_kernels.monoids import accumulator
@@ -73,11 +66,11 @@ class Panel:
 
 
 def panel_of(
-    node: Node, made: Mapping[int, AbstractSet[Input]], device: Machine | Gpu
+    node: Node, made: Mapping[int, AbstractSet[expr.Input]], device: Machine | Gpu
 ) -> Panel | None:
     """Return how a product's constant factor is stored; None of others."""
     for factor in factors_of(node):
-        axes = (0, 1) if isinstance(node, Dot) else _axes(node, factor)
+        axes = (0, 1) if isinstance(node, expr.Dot) else _axes(node, factor)
         if (
             not made.get(factor.number)
             or not axes
@@ -91,11 +84,11 @@ def panel_of(
 
 def _axes(node: Node, factor: Node) -> tuple[int, int] | None:
     """Return the depth and columns of a factor that varies with no other axes."""
-    assert isinstance(node, Reduce)
+    assert isinstance(node, expr.Reduce)
     last, inner = len(factor.shape) - 1, factor
-    while isinstance(inner, Cast):
+    while isinstance(inner, expr.Cast):
         inner = inner.arg
-    if not isinstance(inner, View) or node.axes != (last,) or last < 2:
+    if not isinstance(inner, expr.View) or node.axes != (last,) or last < 2:
         return None
     varies = frozenset[int]().union(*[each.axes for each in inner.index])
     return (last, last - 1) if varies == {last, last - 1} else None
@@ -106,14 +99,16 @@ def _wide(node: Node, panel: Panel, device: Machine | Gpu) -> int | None:
     k, n = panel.shape
     found, shape = panel.factor, panel.factor.shape
     index = tuple(map(axis, range(len(shape))))
-    while isinstance(found, View) or is_widened(found, device):
-        if isinstance(found, View):
+    while isinstance(found, expr.View) or is_widened(found, device):
+        if isinstance(found, expr.View):
             index = tuple(each.at(index, shape) for each in found.index)
-        (found,) = operands(found)
+        (found,) = expr.operands(found)
     if isinstance(device, Gpu):
         along = panel.depth in index[-1].axes if index else True
         return None if along or not device.cores or found.dtype.bytes > 1 else 0
-    dtype = accumulator(node.dtype) if isinstance(node, Dot) else panel.factor.dtype
+    dtype = (
+        accumulator(node.dtype) if isinstance(node, expr.Dot) else panel.factor.dtype
+    )
     rows = prod(node.shape) // max(n, 1)
     narrow = found.dtype.bytes < dtype.bytes
     if rows < 2 or not k * n or (narrow and rows > MOST_WIDENED):
@@ -124,7 +119,7 @@ def _wide(node: Node, panel: Panel, device: Machine | Gpu) -> int | None:
 
 def is_widened(node: Node, device: Machine | Gpu) -> bool:
     """Say whether a product reads what a cast is of as quickly as the cast."""
-    if not isinstance(node, Cast) or not keeps(node):
+    if not isinstance(node, expr.Cast) or not keeps(node):
         return False
     dtype = node.arg.dtype
     return isinstance(device, Gpu) or dtype.kind == "int" or dtype.bytes > 1

@@ -9,16 +9,9 @@ from math import inf
 from typing import Final
 
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression import expr
 from steelyard_kernels.expression.batched import batched
-from steelyard_kernels.expression.expr import (
-    Handed,
-    Input,
-    Node,
-    Output,
-    Program,
-    Result,
-    loops,
-)
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.nest.axes import stored
 from steelyard_kernels.plan.bodies import Body
 from steelyard_kernels.plan.chunks import in_chunks
@@ -51,7 +44,7 @@ MOST_NESTED: Final = 4
 
 def partition(program: Program, device: Machine | Gpu) -> Plan | None:
     """Return the launches of a simplified program; None if it is one kernel."""
-    if program.chains or loops(program.nodes):
+    if program.chains or expr.loops(program.nodes):
         return _of_loops(program, device)
     return _of_nests(program, device)
 
@@ -63,7 +56,7 @@ def given(program: Program, device: Machine | Gpu, parts: Sequence[Part]) -> Pla
     the found one of a program with loops.
     """
     found = groups_of(program, device)
-    if not loops(found.cuts.program.nodes):
+    if not expr.loops(found.cuts.program.nodes):
         return planned(Given(found, parts))
     plan = planned(found)
     if {*parts} != {*plan.parts}:
@@ -82,9 +75,9 @@ def groups_of(program: Program, device: Machine | Gpu) -> Groups:
 
 def _of_widened(program: Program, device: Machine | Gpu) -> Groups:
     found = _groups_of(program, device, hands=True)
-    if any(isinstance(node, Handed) for node in found.cuts.program.nodes):
+    if any(isinstance(node, expr.Handed) for node in found.cuts.program.nodes):
         every = [launch.program for launch in planned(found).launches]
-        handed = [e for e in every if any(isinstance(n, Handed) for n in e.nodes)]
+        handed = [e for e in every if any(isinstance(n, expr.Handed) for n in e.nodes)]
         if not all(has_schedule(each, device) for each in handed):
             return _groups_of(program, device, hands=False)
     return found
@@ -147,7 +140,7 @@ def _of_nests(program: Program, device: Machine | Gpu) -> Plan | None:
     groups = _of_widened(_shown(program), device)
     plan = planned(groups)
     single = sum(each.program.copies for each in plan.launches) == 1
-    if single and not loops(program.nodes):
+    if single and not expr.loops(program.nodes):
         return None
     chunked = groups.cuts.program is not program
     return plan if chunked or _walks_apart(program, plan, device) else None
@@ -157,9 +150,11 @@ def _bodies(program: Program, device: Machine | Gpu) -> dict[int, Body]:
     """Return the loops that had better be launches in each turn, by their ids."""
     planner = partial(_plan_of, device=device)
     found = {}
-    for loop in loops(program.nodes):
+    for loop in expr.loops(program.nodes):
         body = Body(loop, program.name, planner)
-        results = [n for n in program.nodes if isinstance(n, Result) and n.loop is loop]
+        results = [
+            n for n in program.nodes if isinstance(n, expr.Result) and n.loop is loop
+        ]
         memory = {node.number for node in body.stored}
         alone, _ = Pieces(program.name).of(results, memory)
         one, least = in_registers(alone, device), least_in_turns(alone, device)
@@ -188,7 +183,7 @@ def _alone(program: Program) -> Plan:
     into = [None if o.updates is None else inputs[o.updates] for o in program.outputs]
     updates = [node.number if node and node.number in read else None for node in into]
     made, reads = Pieces(program.name).of(values, set(), updates)
-    homes = [node.name for node in reads if isinstance(node, Input)]
+    homes = [node.name for node in reads if isinstance(node, expr.Input)]
     names = [output.name for output in program.outputs]
     reason = reason_of(program.nodes, values)
     place = {node.number: k for k, node in enumerate(program.nodes)}
@@ -216,7 +211,7 @@ class _Placing:
         self.program, self.groups = groups.cuts.program, groups
         self.copied = [o for o in self.program.outputs if not self._fits_in_place(o)]
 
-    def _fits_in_place(self, output: Output) -> bool:
+    def _fits_in_place(self, output: expr.Output) -> bool:
         """Say whether a launch may overwrite an input; others that read it come before."""
         if output.updates is None:
             return True
@@ -264,7 +259,7 @@ class _Placing:
         """Return which of some stored values a launch may overwrite with another."""
         for read in reads:
             alike = (read.shape, read.dtype) == (node.shape, node.dtype)
-            if isinstance(read, Input) or not alike:
+            if isinstance(read, expr.Input) or not alike:
                 continue
             if self._overwrites(group, node, read):
                 return read

@@ -6,15 +6,8 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from steelyard_kernels.expression.expr import (
-    Input,
-    Node,
-    Output,
-    Program,
-    Result,
-    Scalar,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import Again
 from steelyard_kernels.expression.structure import in_words, reachable, word
@@ -49,9 +42,9 @@ def computed(values: Iterable[Node], memory: Container[int]) -> Iterator[Node]:
     while pending:
         node = pending.pop()
         stored = node.number in memory and node.number not in own
-        if not (isinstance(node, Input) or stored or node.number in seen):
+        if not (isinstance(node, expr.Input) or stored or node.number in seen):
             seen.add(node.number)
-            pending += operands(node)
+            pending += expr.operands(node)
             yield node
 
 
@@ -81,15 +74,15 @@ def _part(values: Sequence[Node], memory: AbstractSet[int]) -> _Part:
         number = node.number
         if number in opened:
             found[number] = pending.pop()
-        elif isinstance(node, Input) or (number in memory and number not in own):
+        elif isinstance(node, expr.Input) or (number in memory and number not in own):
             read[number] = pending.pop()
         else:
-            opened[number] = operands(node)
+            opened[number] = expr.operands(node)
             pending += [n for n in opened[number][::-1] if n.number not in opened]
     nodes = list(found.values())
     first = {arg.number: None for number in found for arg in opened[number]}
     order = dict.fromkeys([*[n for n in first if n in read], *sorted(read)])
-    given = {number for number, node in read.items() if isinstance(node, Input)}
+    given = {number for number, node in read.items() if isinstance(node, expr.Input)}
     every = [read[number] for number in order]
     return _Part(nodes, every, found.keys() - own, read.keys() - given)
 
@@ -146,7 +139,7 @@ class Pieces:
         position = {node.number: place for place, node in enumerate(part.read)}
         inputs = tuple((node.shape, node.dtype) for node in part.read)
         into = tuple(None if n is None else position[n] for n in updates)
-        if any(isinstance(node, Result) for node in part.nodes):
+        if any(isinstance(node, expr.Result) for node in part.nodes):
             said: tuple[object, ...] = tuple(in_words(part.nodes, position))
         else:
             said = tuple([self._say(node, position) for node in part.nodes])
@@ -159,7 +152,7 @@ class Pieces:
         """Return all that a node says but its number, which `position` counts from 0."""
         if node.number not in self._said:
             place = self._words.setdefault(word(node), len(self._words))
-            self._said[node.number] = place, [arg.number for arg in operands(node)]
+            self._said[node.number] = place, [arg.number for arg in expr.operands(node)]
         place, args = self._said[node.number]
         position[node.number] = len(position)
         return place, *[position[number] for number in args]
@@ -181,15 +174,15 @@ def _program(
         inputs.append(made)
     again.add(nodes)
     outputs = tuple(
-        Output(f"y{k}", again.made[node.number], into)
+        expr.Output(f"y{k}", again.made[node.number], into)
         for k, (node, into) in enumerate(zip(values, updates, strict=True))
     )
     found = reachable(output.value for output in outputs)
-    scalars = tuple(node for node in found if isinstance(node, Scalar))
+    scalars = tuple(node for node in found if isinstance(node, expr.Scalar))
     return Program(name, tuple(inputs), scalars, outputs, found)
 
 
 def copying(name: str, value: Node) -> Program:
     """Return a program that copies an array like a value."""
     node = Graph(name).input("x0", 0, value.shape, value.dtype)
-    return Program(name, (node,), (), (Output("y0", node, None),), (node,))
+    return Program(name, (node,), (), (expr.Output("y0", node, None),), (node,))

@@ -8,18 +8,8 @@ from math import prod
 from typing import Final
 
 from steelyard_kernels.dtypes import HALVES, TENSOR, DType, float32, widens
-from steelyard_kernels.expression.expr import (
-    Apply,
-    Broadcast,
-    Cast,
-    Dot,
-    Node,
-    Program,
-    Reduce,
-    Reshape,
-    View,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rewrite import rewritten
 from steelyard_kernels.schedule.contraction import EXACT, keeps, multiplies
@@ -35,20 +25,20 @@ def factors_of(node: Node) -> tuple[Node, ...]:
 
     Each has fewer elements than there are products.
     """
-    if isinstance(node, Dot):
+    if isinstance(node, expr.Dot):
         return node.a, node.b
-    if not isinstance(node, Reduce) or node.op != "sum":
+    if not isinstance(node, expr.Reduce) or node.op != "sum":
         return ()
     arg = multiplied(node)
-    if not isinstance(arg, Apply) or arg.op != "multiply":
+    if not isinstance(arg, expr.Apply) or arg.op != "multiply":
         return ()
     fewer = all(_distinct(factor) < prod(arg.shape) for factor in arg.args)
     return arg.args if fewer else ()
 
 
-def multiplied(node: Reduce) -> Node:
+def multiplied(node: expr.Reduce) -> Node:
     """Return what a sum adds up, not widened."""
-    return node.arg.arg if isinstance(node.arg, Cast) else node.arg
+    return node.arg.arg if isinstance(node.arg, expr.Cast) else node.arg
 
 
 def is_product(node: Node) -> bool:
@@ -59,7 +49,7 @@ def is_product(node: Node) -> bool:
 def _distinct(node: Node) -> int:
     """Return how many elements a node has that may differ."""
     least = prod(node.shape)
-    while isinstance(node, View | Broadcast | Cast | Reshape):
+    while isinstance(node, expr.View | expr.Broadcast | expr.Cast | expr.Reshape):
         node = node.arg
         least = min(least, prod(node.shape))
     return least
@@ -83,10 +73,10 @@ def tiles_of(node: Node, gpu: Gpu, memory: Container[int] = ()) -> tuple[Node, .
     arrays, factors = arrays_of(node, gpu, memory), factors_of(node)
     if arrays or not factors:
         return arrays
-    if isinstance(node, Dot):
+    if isinstance(node, expr.Dot):
         products = prod(node.shape) * node.b.shape[0]
     else:
-        products = prod(operands(node)[0].shape)
+        products = prod(expr.operands(node)[0].shape)
     if any(products < REUSED * _distinct(factor) for factor in factors):
         return ()
     every = [_levels(factor, memory, exact=True) for factor in factors]
@@ -106,14 +96,16 @@ def _levels(node: Node, memory: Container[int], *, exact: bool = False) -> list[
         tensor = node.dtype in TENSOR and (cut or node.dtype is not float32)
         if tensor or (exact and node.dtype in EXACT):
             found.insert(0, node)
-        cut |= isinstance(node, Apply)
+        cut |= isinstance(node, expr.Apply)
         if exact and cut:
             return found
-        shown = keeps(node) or isinstance(node, Broadcast | Reshape)
+        shown = keeps(node) or isinstance(node, expr.Broadcast | expr.Reshape)
         if node.number in memory or not shown:
             return found
-        assert isinstance(node, Apply | Cast | View | Broadcast | Reshape)
-        node = node.args[0] if isinstance(node, Apply) else node.arg
+        assert isinstance(
+            node, expr.Apply | expr.Cast | expr.View | expr.Broadcast | expr.Reshape
+        )
+        node = node.args[0] if isinstance(node, expr.Apply) else node.arg
 
 
 def _multiply(pair: tuple[Node, ...], gpu: Gpu) -> bool:
@@ -136,17 +128,17 @@ def widened(program: Program, gpu: Gpu) -> Program:
             kinds = [_narrowest(factor) for factor in factors]
             fits = [x for x in WIDER if all(k is x or widens(k, x) for k in kinds)]
             if fits and (fits[0] is not float32 or float32 not in kinds):
-                own = multiplied(node) if isinstance(node, Reduce) else node
+                own = multiplied(node) if isinstance(node, expr.Reduce) else node
                 wanted[own.number] = fits[0]
 
     def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
         dtype = wanted.get(node.number)
         if dtype is None:
             return None
-        args = [_through(graph, made[arg.number], dtype) for arg in operands(node)]
+        args = [_through(graph, made[arg.number], dtype) for arg in expr.operands(node)]
         return (
             graph.dot(*args)
-            if isinstance(node, Dot)
+            if isinstance(node, expr.Dot)
             else graph.apply("multiply", *args)
         )
 
@@ -155,10 +147,10 @@ def widened(program: Program, gpu: Gpu) -> Program:
 
 def _narrowest(node: Node) -> DType:
     """Return the dtype of what a factor widens."""
-    while keeps(node) or isinstance(node, Broadcast | Reshape):
-        if isinstance(node, Apply):
+    while keeps(node) or isinstance(node, expr.Broadcast | expr.Reshape):
+        if isinstance(node, expr.Apply):
             return node.dtype
-        assert isinstance(node, Cast | View | Broadcast | Reshape)
+        assert isinstance(node, expr.Cast | expr.View | expr.Broadcast | expr.Reshape)
         node = node.arg
     return node.dtype
 

@@ -17,22 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from steelyard_kernels.errors import Unsupported
-from steelyard_kernels.expression.expr import (
-    Apply,
-    Chain,
-    Constant,
-    Gather,
-    Input,
-    Loop,
-    Node,
-    Output,
-    Program,
-    Reshape,
-    Result,
-    Row,
-    View,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.nest.keep import has_rows
@@ -44,7 +30,7 @@ def check_updates(program: Program, recipe: str, kind: str) -> None:
 
     `kind` is that of the target, "cpu" or "cuda".
     """
-    read = {node.index: node for node in program.nodes if isinstance(node, Input)}
+    read = {node.index: node for node in program.nodes if isinstance(node, expr.Input)}
     for output in program.outputs:
         if output.updates not in read:  # none, or of a parameter that nothing reads
             continue
@@ -77,26 +63,26 @@ def updates_in_place(nest: Nest, *, rows: bool = False) -> bool:
     return all(
         written[value.source.index] == value.offset and value.axes in once
         for value in nest.values
-        if isinstance(value.source, Input) and value.source.index in written
+        if isinstance(value.source, expr.Input) and value.source.index in written
     )
 
 
-def _refusal(program: Program, output: Output, how: str) -> Unsupported:
+def _refusal(program: Program, output: expr.Output, how: str) -> Unsupported:
     return Unsupported(
         f"{program.name}: {output.name} is overwritten {how}; return it under "
         "another name, and copy it where it is to be."
     )
 
 
-def _check_chains(program: Program, output: Output, node: Input) -> None:
+def _check_chains(program: Program, output: expr.Output, node: expr.Input) -> None:
     """Check that a chain reads its own part only, and that before it is overwritten."""
     if program.chains > 1:
         for each in everywhere(program.nodes):
-            if node in operands(each) and not isinstance(each, Chain):
+            if node in expr.operands(each) and not isinstance(each, expr.Chain):
                 how = "chain by chain while other chains read it"
                 raise _refusal(program, output, how)
     value = output.each
-    if not (isinstance(value, Result) and value.stacks):
+    if not (isinstance(value, expr.Result) and value.stacks):
         return
     begin = _begin(program, value.loop)
     for read, position, loop in _placed(program.nodes):
@@ -108,62 +94,66 @@ def _check_chains(program: Program, output: Output, node: Input) -> None:
             raise _refusal(program, output, how)
 
 
-def _check_threads(program: Program, output: Output) -> None:
+def _check_threads(program: Program, output: expr.Output) -> None:
     value = output.each
-    if isinstance(value, Result) and value.stacks:
+    if isinstance(value, expr.Result) and value.stacks:
         how = "row by row in a loop while a GPU's other threads may still read it"
         raise _refusal(program, output, how)
 
 
-def _begin(program: Program, loop: Loop) -> int:
+def _begin(program: Program, loop: expr.Loop) -> int:
     """Return where a loop is run: at the first of its results."""
     return next(
         node.number
         for node in program.nodes
-        if isinstance(node, Result) and node.loop is loop
+        if isinstance(node, expr.Result) and node.loop is loop
     )
 
 
 def _placed(
-    nodes: Iterable[Node], at: int | None = None, inside: Loop | None = None
-) -> Iterator[tuple[Node, int, Loop | None]]:
+    nodes: Iterable[Node], at: int | None = None, inside: expr.Loop | None = None
+) -> Iterator[tuple[Node, int, expr.Loop | None]]:
     """Give every node, where it is computed, and the loop whose body it is in."""
     seen: set[int] = set()
     for node in nodes:
         position = node.number if at is None else at
         yield node, position, inside
-        if isinstance(node, Result) and id(node.loop) not in seen:
+        if isinstance(node, expr.Result) and id(node.loop) not in seen:
             seen.add(id(node.loop))
             yield from _placed(node.loop.nodes, position, node.loop)
 
 
 def _root(node: Node) -> Node:
     """Return the array that a node is a part of, or the node."""
-    while isinstance(node, Row | View | Gather | Reshape | Chain):
+    while isinstance(
+        node, expr.Row | expr.View | expr.Gather | expr.Reshape | expr.Chain
+    ):
         node = node.arg
     return node
 
 
-def _is_own_row(node: Node, loop: Loop) -> bool:
+def _is_own_row(node: Node, loop: expr.Loop) -> bool:
     """Say whether a node is the row of its array that this iteration stacks."""
-    if not isinstance(node, Row) or not isinstance(node.arg, Input | Chain):
+    if not isinstance(node, expr.Row) or not isinstance(
+        node.arg, expr.Input | expr.Chain
+    ):
         return False
     if not loop.reverse:
         return node.index is loop.index
     index = node.index
     return (
-        isinstance(index, Apply)
+        isinstance(index, expr.Apply)
         and index.op == "subtract"
-        and isinstance(index.args[0], Constant)
+        and isinstance(index.args[0], expr.Constant)
         and isinstance(loop.length, int)
         and index.args[0].value == loop.length - 1
         and index.args[1] is loop.index
     )
 
 
-def _of_own_row(node: Node, loop: Loop) -> bool:
+def _of_own_row(node: Node, loop: expr.Loop) -> bool:
     """Say whether a node is a part of the row that this iteration stacks."""
-    while isinstance(node, Row | View | Reshape):
+    while isinstance(node, expr.Row | expr.View | expr.Reshape):
         node = node.arg
         if _is_own_row(node, loop):
             return True

@@ -18,17 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.expr import (
-    Apply,
-    Cast,
-    Constant,
-    Gather,
-    Parameter,
-    Program,
-    Result,
-    Row,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.schedule.gpu import WARP, registers_problem
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
@@ -190,9 +181,9 @@ def steps_together(program: Program) -> bool:
         return False
     known = _alike(program)
     return all(
-        (node.index if isinstance(node, Row) else node.which).number in known
+        (node.index if isinstance(node, expr.Row) else node.which).number in known
         for node in everywhere(program.nodes)
-        if isinstance(node, Row | Gather)
+        if isinstance(node, expr.Row | expr.Gather)
     )
 
 
@@ -205,7 +196,7 @@ def equally_often(program: Program) -> bool:
     return all(
         isinstance(node.loop.length, int) or node.loop.length.number in known
         for node in everywhere(program.nodes)
-        if isinstance(node, Result)
+        if isinstance(node, expr.Result)
     )
 
 
@@ -213,11 +204,11 @@ def _alike(program: Program) -> set[int]:
     """Return the numbers of nodes that are surely the same for every chain."""
     known = {node.number for node in program.scalars}
     for node in everywhere(program.nodes):
-        if isinstance(node, Constant | Parameter):
-            alike = isinstance(node, Constant) or node.role == "index"
+        if isinstance(node, expr.Constant | expr.Parameter):
+            alike = isinstance(node, expr.Constant) or node.role == "index"
         else:
-            reads = operands(node)
-            alike = isinstance(node, Apply | Cast) and all(
+            reads = expr.operands(node)
+            alike = isinstance(node, expr.Apply | expr.Cast) and all(
                 arg.number in known for arg in reads
             )
         if alike:

@@ -15,29 +15,14 @@ from math import prod
 from typing import ClassVar, Final
 
 from steelyard_kernels.dtypes import float64
-from steelyard_kernels.expression.expr import (
-    Along,
-    Apply,
-    Dot,
-    Loop,
-    Node,
-    Program,
-    Reduce,
-    Result,
-    loops,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.nest.carried.outline import Outline, of_all
 from steelyard_kernels.nest.carried.tensor import line_steps
 from steelyard_kernels.ops import OPERATIONS
+from steelyard_kernels.schedule import model as terms
 from steelyard_kernels.schedule.carries import Knobs, knobs_of
-from steelyard_kernels.schedule.model import (
-    BUILD_NS,
-    ITERATION_NS,
-    OPERATION_NS,
-    Machine,
-    Prediction,
-    sharing_terms,
-)
+from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.schedule import Schedule
 
 UNKNOWN_LENGTH: Final = 1000  # of a loop whose length the launch says
@@ -105,19 +90,21 @@ class Costs(ABC):
         """Return what a chain costs: its nodes one after another, each loop once."""
 
         def outside() -> Work:
-            plain = [node for node in program.nodes if not isinstance(node, Result)]
+            plain = [
+                node for node in program.nodes if not isinstance(node, expr.Result)
+            ]
             works = [self.node(node, knobs) for node in plain]
             total = _sum(works)
             return replace(total, way=total.issued) if self.reorders else total
 
         total = self._known(outside, -1, knobs.width, knobs.across)
-        for loop in loops(program.nodes):
+        for loop in expr.loops(program.nodes):
             total = total.then(self._loop(loop, knobs))
         return total
 
     def node(self, node: Node, knobs: Knobs) -> Work:
         """Return what one node costs, a result of a loop all of it."""
-        if isinstance(node, Result):
+        if isinstance(node, expr.Result):
             return self._loop(node.loop, knobs)
         known = self._nodes[knobs.width, knobs.across]
         found = known.get(node.number)
@@ -125,12 +112,12 @@ class Costs(ABC):
             found = known[node.number] = self.cost(node, knobs)
         return found
 
-    def _loop(self, loop: Loop, knobs: Knobs) -> Work:
+    def _loop(self, loop: expr.Loop, knobs: Knobs) -> Work:
         """Return what all iterations cost."""
         shape = knobs.width, knobs.across, knobs.ahead, knobs.unroll
         return self._known(lambda: self._iterations(loop, knobs), id(loop), *shape)
 
-    def _iterations(self, loop: Loop, knobs: Knobs) -> Work:
+    def _iterations(self, loop: expr.Loop, knobs: Knobs) -> Work:
         ahead = knobs.ahead > 1
         if (id(loop), ahead) not in self._bodies:
             self._bodies[id(loop), ahead] = Body.of(loop, ahead=ahead)
@@ -191,7 +178,7 @@ class Body:
     nested: bool
 
     @classmethod
-    def of(cls, loop: Loop, *, ahead: bool) -> Body:
+    def of(cls, loop: expr.Loop, *, ahead: bool) -> Body:
         """Sort a loop of which all results are wanted; inner loops are done once."""
         parts = of_all(loop, ahead=ahead)
         waits = {carry.number for carry in loop.carries}
@@ -205,7 +192,7 @@ class Body:
                     node,
                     tuple([n.number for n in part.reads(node)]),
                 )
-                if isinstance(node, Result):
+                if isinstance(node, expr.Result):
                     begun = first.setdefault(id(node.loop), node.number)
                     if begun != node.number:
                         step = node.number, None, (begun,)
@@ -222,7 +209,7 @@ class CpuCosts(Costs):
     """Nanoseconds of one core."""
 
     reorders = True
-    turn = ITERATION_NS
+    turn = terms.ITERATION_NS
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
@@ -231,27 +218,27 @@ class CpuCosts(Costs):
     def cost(self, node: Node, knobs: Knobs) -> Work:
         """Return what one node costs on vectors of so many lanes."""
         shape, count, way = node.shape, 1.0, LATENCY_NS
-        if isinstance(node, Apply):
+        if isinstance(node, expr.Apply):
             cost = OPERATIONS[node.op].cost
             longer = DOUBLE if node.dtype is float64 and cost.slow else 1.0
             count, way = cost.cpu * longer, cost.depth * longer * LATENCY_NS
-        elif isinstance(node, Dot):
+        elif isinstance(node, expr.Dot):
             count = node.b.shape[0]
             way += self._total(node.b.shape[0], knobs.width)
-        elif isinstance(node, Reduce):
+        elif isinstance(node, expr.Reduce):
             shape = node.arg.shape
             way += self._total(shape[-1], knobs.width)
-        elif isinstance(node, Along):
+        elif isinstance(node, expr.Along):
             steps, every = line_steps(node)
             return Work(steps * LATENCY_NS, every * SCALAR_NS, every)
         else:
             return Work()
         extent, size = max((*shape, 1)), prod(shape)
         if size <= 1:
-            each = OPERATION_NS if knobs.across > 1 else SCALAR_NS
+            each = terms.OPERATION_NS if knobs.across > 1 else SCALAR_NS
             return Work(way, count * each, count)
         text = count * (size // extent * -(-extent // knobs.width))
-        return Work(way, text * OPERATION_NS * self._registers(knobs.width), text)
+        return Work(way, text * terms.OPERATION_NS * self._registers(knobs.width), text)
 
     @staticmethod
     def _total(extent: int, lanes: int) -> float:
@@ -267,7 +254,7 @@ class CpuCosts(Costs):
         """Return an iteration's share of what is computed ahead, element by element."""
         alone = Knobs(1, across=knobs.ahead)
         text = sum([self.node(node, alone).text for node in parts.ahead.nodes])
-        side = text * OPERATION_NS * self._registers(knobs.ahead) / knobs.ahead
+        side = text * terms.OPERATION_NS * self._registers(knobs.ahead) / knobs.ahead
         kept = len(parts.kept)
         return Work(0.0, side + FETCH_NS * kept, text + LOOP_STATEMENTS + 4 * kept)
 
@@ -290,8 +277,8 @@ def model(program: Program, machine: Machine) -> Callable[[Schedule], Prediction
             (
                 ("arithmetic", cost.issued * share),
                 ("waiting for operands", (cost.way - cost.issued) * share),
-                ("build share", cost.text * BUILD_NS),
-                *sharing_terms(schedule, machine, turns, cost.way * share),
+                ("build share", cost.text * terms.BUILD_NS),
+                *terms.sharing_terms(schedule, machine, turns, cost.way * share),
             )
         )
 

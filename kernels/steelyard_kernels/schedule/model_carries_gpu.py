@@ -12,16 +12,8 @@ from functools import lru_cache
 from math import ceil, log2, prod
 from typing import Final
 
-from steelyard_kernels.expression.expr import (
-    Along,
-    Apply,
-    Dot,
-    Node,
-    Program,
-    Reduce,
-    Row,
-    loops,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.nest.carried.outline import Outline, in_memory
 from steelyard_kernels.nest.carried.tensor import lane_axis, line_steps
@@ -62,21 +54,21 @@ class GpuCosts(Costs):
         group = knobs.width
         latency, each = PLAIN.gpu(node.dtype.bytes)
         count = vectors(node, group)
-        if isinstance(node, Apply):
+        if isinstance(node, expr.Apply):
             latency, each = OPERATIONS[node.op].cost.gpu(node.dtype.bytes)
             way = latency + (count - 1) * each * _alone(node, count)
             return Work(way, count * each, count)
-        if isinstance(node, Dot):
+        if isinstance(node, expr.Dot):
             return _dot(node, group)
-        if isinstance(node, Row):
+        if isinstance(node, expr.Row):
             return Work(LOAD, 2 * count)
-        if isinstance(node, Reduce):
+        if isinstance(node, expr.Reduce):
             rows, extent = prod(node.shape), node.arg.shape[-1]
             held = vectors(node.arg, group)
             once = _total(node, group, max(1, min(extent, group)))
             adding = Work(latency + held * each, held * each)
             return adding.then(Work(once.way + (rows - 1) * each, rows * once.issued))
-        if isinstance(node, Along):
+        if isinstance(node, expr.Along):
             steps, text = line_steps(node)
             return Work(MEMORY + steps * latency, text * each, text)
         return Work()
@@ -127,7 +119,7 @@ def _total(node: Node, group: int, count: int) -> Work:
     return shuffles
 
 
-def _dot(node: Dot, group: int) -> Work:
+def _dot(node: expr.Dot, group: int) -> Work:
     """Return what a product costs: its sums across lanes, or its elements in each."""
     latency, each = PLAIN.gpu(node.dtype.bytes)
     inner, columns = node.b.shape
@@ -148,7 +140,7 @@ def _dot(node: Dot, group: int) -> Work:
 def held(program: Program, group: int) -> int:
     """Return about how many registers a thread's values need."""
     most = 0
-    for loop in loops(everywhere(program.nodes)):
+    for loop in expr.loops(everywhere(program.nodes)):
         kept = sum(_registers(n, group) for n in (*loop.free, *loop.carries))
         inside = max((_registers(n, group) for n in loop.nodes), default=0)
         most = max(most, kept + 2 * inside)

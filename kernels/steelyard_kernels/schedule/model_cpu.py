@@ -13,30 +13,9 @@ from steelyard_kernels.nest.axes import NAMES, Nest, Value, segmented
 from steelyard_kernels.nest.keep import Walk, planner
 from steelyard_kernels.nest.reads import deviates
 from steelyard_kernels.ops import OPERATIONS
+from steelyard_kernels.schedule import model as terms
 from steelyard_kernels.schedule.lines import line_ns
-from steelyard_kernels.schedule.model import (
-    AHEAD_COST,
-    BUILD_NS,
-    COLD_SHARE,
-    DRAIN_SHARE,
-    ITERATION_NS,
-    LINE,
-    NEAR_COLD_SHARE,
-    OPERATION_NS,
-    PAGE_BYTES,
-    PAGE_STALL,
-    PREFETCH_SAVING,
-    RESIDENT_BYTES,
-    ROW_STALL,
-    Machine,
-    Prediction,
-    cached_term,
-    cold_term,
-    memory_term,
-    sharing_terms,
-    together,
-    traffic,
-)
+from steelyard_kernels.schedule.model import Machine, Prediction
 from steelyard_kernels.schedule.schedule import LAST, Place, Schedule
 from steelyard_kernels.schedule.transposition import Transposed, blocks, transposed_of
 
@@ -58,7 +37,7 @@ REGISTERS = 32  # of a vector unit: what is live beyond them is spilled
 def model(nest: Nest, machine: Machine) -> Model:
     """Return what predicts one launch of a nest under a schedule."""
     program = nest.program
-    moved = traffic(program)
+    moved = terms.traffic(program)
     memory: dict[tuple[int, bool], float] = {}  # by what memory traffic depends on
     elements = prod(nest.extents[: nest.space])
     statements = len(program.nodes) + len(program.outputs)
@@ -78,25 +57,27 @@ def model(nest: Nest, machine: Machine) -> Model:
                     unroll = max(unroll, factor)
         key = threads, schedule.streaming
         if key not in memory:
-            memory[key] = memory_term(moved, schedule, machine)
+            memory[key] = terms.memory_term(moved, schedule, machine)
         moving = memory[key] * _longer(nest, schedule, turned, reduced=reduced)
         vectors = again * elements / full / (1 if threads else machine.threads)
         live = statements * unroll * (lanes / full) / 2
-        spills = max(0.0, live - REGISTERS) * OPERATION_NS / 8
-        computing = vectors * (statements * OPERATION_NS + spills)
-        computing += vectors * full / (lanes * unroll) * ITERATION_NS
+        spills = max(0.0, live - REGISTERS) * terms.OPERATION_NS / 8
+        computing = vectors * (statements * terms.OPERATION_NS + spills)
+        computing += vectors * full / (lanes * unroll) * terms.ITERATION_NS
         computing += sorting / (1 if threads else machine.threads)
         bodies = unroll + (unroll > 1) + 1
         chunks = max(1, -(-prod(nest.extents[: len(first.axes)]) // first.size))
         if schedule.keep is Place.REGISTER:
             chunks = blocks(nest, schedule)
         # No iteration waits for another: all overlaps, but where segments end.
-        longer = together(moving, computing) if reduced else max(moving, computing)
+        longer = (
+            terms.together(moving, computing) if reduced else max(moving, computing)
+        )
         return Prediction(
             (
                 ("memory or arithmetic", longer),
-                ("build share", bodies * statements * lanes / full * BUILD_NS),
-                *sharing_terms(schedule, machine, chunks, longer),
+                ("build share", bodies * statements * lanes / full * terms.BUILD_NS),
+                *terms.sharing_terms(schedule, machine, chunks, longer),
             )
         )
 
@@ -115,8 +96,8 @@ def _longer(
         if schedule.keep is Place.REGISTER:
             many = SQUARE_LOSS if beside > SQUARE_ROWS else 0.0
             return 1 + SQUARE_BYTES / (beside * turned.element) + many
-        return LINE / turned.element
-    longer = 1 + AHEAD_COST if schedule.prefetch else 1.0
+        return terms.LINE / turned.element
+    longer = 1 + terms.AHEAD_COST if schedule.prefetch else 1.0
     if reduced and cut.at(Place.VECTOR) > 1:
         read = [v for v in nest.values if isinstance(v.source, Input)]
         own = [v.node.dtype.bytes for v in read if nest.space - 1 in v.axes]
@@ -223,12 +204,12 @@ class Rows:
     def __init__(self, nest: Nest, machine: Machine) -> None:
         self.nest = nest
         self.machine = machine
-        self.moved = traffic(nest.program)
+        self.moved = terms.traffic(nest.program)
         self.rows = prod(nest.extents[:-1])
         last = len(nest.extents) - 1
         stored = [o.value.node for o in nest.outputs if last in o.offset.axes]
         self.whole = all(
-            nest.extents[last] * node.dtype.bytes % LINE == 0 for node in stored
+            nest.extents[last] * node.dtype.bytes % terms.LINE == 0 for node in stored
         )
         self._work: dict[tuple[Place | None, Place | None, bool], Work] = {}
 
@@ -246,14 +227,14 @@ class Rows:
         bodies = (block + (self.rows % block > 0)) * (unroll + (unroll > 1) + 1)
         chunks = max(1, -(-self.rows // first.size))
         torn = 0.0 if self.whole or not schedule.streaming else walked * TORN_NS
-        building = bodies * (each.elements + each.columns) * BUILD_NS
+        building = bodies * (each.elements + each.columns) * terms.BUILD_NS
         return Prediction(
             (
                 ("memory and arithmetic", shared),
                 ("reductions", walked * each.groups * ACROSS_NS / block),
                 ("torn lines", torn),
                 ("build share", building),
-                *sharing_terms(schedule, self.machine, chunks, shared),
+                *terms.sharing_terms(schedule, self.machine, chunks, shared),
             )
         )
 
@@ -278,18 +259,20 @@ class Rows:
         """Return the nanoseconds of memory traffic and arithmetic of all walks."""
         moved, block = self.moved, schedule.cuts[0].at(Place.REGISTER)
         row_bytes = moved.moved / max(1, self.rows) / 2  # read and written
-        stall = ROW_STALL / block
-        if row_bytes < PAGE_BYTES:
-            stall = PAGE_STALL if block > 1 else 0.0
-        ahead = 1 - PREFETCH_SAVING if schedule.prefetch else 1.0
-        cold = cold_term(moved, schedule, self.machine) * (1 + stall)
-        cold = together(cold * ahead, computing)
+        stall = terms.ROW_STALL / block
+        if row_bytes < terms.PAGE_BYTES:
+            stall = terms.PAGE_STALL if block > 1 else 0.0
+        ahead = 1 - terms.PREFETCH_SAVING if schedule.prefetch else 1.0
+        cold = terms.cold_term(moved, schedule, self.machine) * (1 + stall)
+        cold = terms.together(cold * ahead, computing)
         if not moved.resident:
             return cold
-        warm, drained = cached_term(moved, schedule, self.machine)
-        warm = max(together(warm, computing), drained) + DRAIN_SHARE * drained
-        warm *= 1 + AHEAD_COST * bool(schedule.prefetch)
-        found = 1 - moved.moved / RESIDENT_BYTES
+        warm, drained = terms.cached_term(moved, schedule, self.machine)
+        warm = (
+            max(terms.together(warm, computing), drained) + terms.DRAIN_SHARE * drained
+        )
+        warm *= 1 + terms.AHEAD_COST * bool(schedule.prefetch)
+        found = 1 - moved.moved / terms.RESIDENT_BYTES
         near = moved.moved <= self.machine.l2_bytes * self.machine.threads
-        share = NEAR_COLD_SHARE if near else max(1 - found, COLD_SHARE)
+        share = terms.NEAR_COLD_SHARE if near else max(1 - found, terms.COLD_SHARE)
         return found * warm + share * cold

@@ -6,25 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from steelyard_kernels.expression.expr import (
-    Chains,
-    Handed,
-    Input,
-    Node,
-    Program,
-    Result,
-    operands,
-)
-from steelyard_kernels.ir.loops import (
-    INDEX,
-    Buffer,
-    Const,
-    Kernel,
-    Parameter,
-    Tensor,
-    Var,
-    typed,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program
+from steelyard_kernels.ir import loops as ir
+from steelyard_kernels.ir.loops import Buffer, Const, Kernel, Var
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +25,7 @@ class Slot:
     index: int = 0
     name: str = ""
     code: str = "q"
-    tensor: Tensor | None = None
+    tensor: ir.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +55,7 @@ class Arguments:
     inputs: dict[int, Buffer]
     outputs: tuple[Buffer, ...]
     scalars: dict[str, Var]
-    order: tuple[Parameter, ...]
+    order: tuple[ir.Parameter, ...]
     slots: tuple[Slot, ...]
 
 
@@ -89,12 +74,12 @@ def arguments(program: Program, alignment: int = 0) -> Arguments:
     names = _Names()
     kept = _kept(program)
     updated = {o.updates for o in program.outputs if o.updates is not None}
-    handed = [node.memory for node in program.nodes if isinstance(node, Handed)]
-    updated |= {each.index for each in handed if isinstance(each, Input)}
+    handed = [node.memory for node in program.nodes if isinstance(node, expr.Handed)]
+    updated |= {each.index for each in handed if isinstance(each, expr.Input)}
     again = {o.updates for o in program.outputs if o.each.number in kept}
 
     def buffer(name: str, node: Node, align: int, access: str) -> Buffer:
-        extent = Const(prod(node.shape), INDEX)
+        extent = Const(prod(node.shape), ir.INDEX)
         return Buffer(names.legal(name), node.dtype, extent, "global", align, access)
 
     inputs: dict[int, Buffer] = {}
@@ -115,14 +100,14 @@ def arguments(program: Program, alignment: int = 0) -> Arguments:
             slots.append(Slot("output", place, output.name))
         outputs.append(fresh[-1] if output.updates is None else inputs[output.updates])
     scalars = {
-        node.name: Var(names.legal(node.name), typed(node.dtype))
+        node.name: Var(names.legal(node.name), ir.typed(node.dtype))
         for node in program.scalars
     }
     slots += [
         Slot("scalar", 0, node.name, _CODES[node.dtype.name])
         for node in program.scalars
     ]
-    order: tuple[Parameter, ...] = (*inputs.values(), *fresh, *scalars.values())
+    order: tuple[ir.Parameter, ...] = (*inputs.values(), *fresh, *scalars.values())
     return Arguments(inputs, tuple(outputs), scalars, order, tuple(slots))
 
 
@@ -131,9 +116,9 @@ def _kept(program: Program) -> set[int]:
     return {
         arg.number
         for node in program.nodes
-        if not isinstance(node, Chains)
-        for arg in operands(node)
-        if isinstance(arg, Result) and arg.stacks
+        if not isinstance(node, expr.Chains)
+        for arg in expr.operands(node)
+        if isinstance(arg, expr.Result) and arg.stacks
     }
 
 

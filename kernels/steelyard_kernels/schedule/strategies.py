@@ -8,23 +8,8 @@ from math import prod
 from typing import Final, TypeAlias
 
 from steelyard_kernels.errors import KernelError, Unsupported
-from steelyard_kernels.expression.expr import (
-    Along,
-    Apply,
-    Arange,
-    Broadcast,
-    Cast,
-    Chains,
-    Dot,
-    Merge,
-    Node,
-    Program,
-    Reduce,
-    Reshape,
-    Result,
-    Segments,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.rows import in_memory
 from steelyard_kernels.expression.simplify import in_halves
 from steelyard_kernels.expression.structure import everywhere
@@ -59,8 +44,8 @@ def strategy(program: Program) -> str:
     loops that carry state, and small results of several shapes, are held in registers.
     """
     others = beyond(program)
-    rows = all(isinstance(node, Reduce) and node.of_rows for node in others)
-    counts = any(isinstance(node, Arange | Reshape) for node in program.nodes)
+    rows = all(isinstance(node, expr.Reduce) and node.of_rows for node in others)
+    counts = any(isinstance(node, expr.Arange | expr.Reshape) for node in program.nodes)
     if others and rows and not counts:
         return "rows"
     if all(map(walks, others)):
@@ -85,7 +70,7 @@ def is_nothing(program: Program) -> bool:
 
 def is_one(program: Program) -> bool:
     """Say whether a program is one kernel for certain, without a look at its parts."""
-    if program.chains or any(isinstance(node, Result) for node in program.nodes):
+    if program.chains or any(isinstance(node, expr.Result) for node in program.nodes):
         return _is_held(_computed(program)) and _updates_late(program)
     if any(map(is_long, program.nodes)):
         return False
@@ -103,7 +88,7 @@ def is_one(program: Program) -> bool:
 def _is_held(nodes: Iterable[Node]) -> bool:
     """Say whether registers hold all that nodes compute better than launches would."""
     every = [*nodes]
-    if any(isinstance(node, Segments | Merge) for node in every):
+    if any(isinstance(node, expr.Segments | expr.Merge) for node in every):
         return False  # which only walks compute
     sizes = [*map(_products, every)]
     return sum(sizes) <= MOST_HELD and max(sizes, default=0) <= MOST_HELD // 8
@@ -112,12 +97,20 @@ def _is_held(nodes: Iterable[Node]) -> bool:
 def _computed(program: Program) -> Iterator[Node]:
     """Yield what a program with loops computes, and what of memory it computes with."""
     for node in everywhere(program.nodes):
-        if not (in_memory(node) or isinstance(node, Chains)):
+        if not (in_memory(node) or isinstance(node, expr.Chains)):
             yield node
-            if isinstance(node, Apply | Cast | Broadcast | Reduce | Dot | Along):
-                yield from filter(in_memory, operands(node))
+            if isinstance(
+                node,
+                expr.Apply
+                | expr.Cast
+                | expr.Broadcast
+                | expr.Reduce
+                | expr.Dot
+                | expr.Along,
+            ):
+                yield from filter(in_memory, expr.operands(node))
     for value in [output.each for output in program.outputs]:
-        if in_memory(value) and not (isinstance(value, Result) and value.stacks):
+        if in_memory(value) and not (isinstance(value, expr.Result) and value.stacks):
             yield value
 
 
@@ -133,7 +126,7 @@ def _updates_late(program: Program) -> bool:
 def is_long(node: Node, least: int = LONG) -> bool:
     """Say whether a node reduces so many elements to one that a core is not enough."""
     return (
-        isinstance(node, Reduce)
+        isinstance(node, expr.Reduce)
         and prod(node.shape) == 1
         and prod(node.arg.shape) >= least
         and not MONOIDS[node.op].moments
@@ -145,8 +138,8 @@ def _products(node: Node) -> int:
 
     Of an order they are those that each element is compared with.
     """
-    times = node.b.shape[0] if isinstance(node, Dot) else 1
-    if isinstance(node, Along) and node.op == "order":
+    times = node.b.shape[0] if isinstance(node, expr.Dot) else 1
+    if isinstance(node, expr.Along) and node.op == "order":
         times = node.shape[node.axis]
     return prod(node.shape) * times
 

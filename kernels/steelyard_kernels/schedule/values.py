@@ -9,15 +9,8 @@ from typing import Final, TypeAlias
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.errors import CompilerBug
-from steelyard_kernels.expression.expr import (
-    Apply,
-    Broadcast,
-    Cast,
-    Constant,
-    Node,
-    Reduce,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node
 from steelyard_kernels.expression.structure import users
 from steelyard_kernels.ir.builder import Builder, const
 from steelyard_kernels.ir.functions.exp_log import exp_below
@@ -54,13 +47,13 @@ def fusions(
     count = users(nodes)
     found: dict[int, Fusion] = {}
     for node in nodes:
-        if not isinstance(node, Apply) or node.op not in {"add", "subtract"}:
+        if not isinstance(node, expr.Apply) or node.op not in {"add", "subtract"}:
             continue
         if node.dtype not in {dtypes.float32, dtypes.float64}:
             continue
         for place, product in enumerate(node.args):
             if (
-                isinstance(product, Apply)
+                isinstance(product, expr.Apply)
                 and product.op == "multiply"
                 and count[product.number] == 1
                 and level[product.number] == level[node.number]
@@ -83,19 +76,21 @@ def _may_be_product(node: Node) -> bool:
     pending = [node]
     while pending:
         node = pending.pop()
-        if isinstance(node, Apply) and node.op == "multiply":
+        if isinstance(node, expr.Apply) and node.op == "multiply":
             if not any(map(_is_power_of_two, node.args)):
                 return True
             pending += node.args
-        elif isinstance(node, Broadcast) or (
-            isinstance(node, Apply) and node.op in _UNROUNDED
+        elif isinstance(node, expr.Broadcast) or (
+            isinstance(node, expr.Apply) and node.op in _UNROUNDED
         ):
-            pending += operands(node)
+            pending += expr.operands(node)
     return False
 
 
 def _is_power_of_two(node: Node) -> bool:
-    return isinstance(node, Constant) and abs(math.frexp(float(node.value))[0]) == 0.5
+    return (
+        isinstance(node, expr.Constant) and abs(math.frexp(float(node.value))[0]) == 0.5
+    )
 
 
 def lower(
@@ -112,13 +107,13 @@ def lower(
 
     `summed`: the numbers of the nodes that are only added up.
     """
-    if isinstance(node, Constant):
+    if isinstance(node, expr.Constant):
         return const(node.value, node.dtype, lanes)
-    if isinstance(node, Cast):
+    if isinstance(node, expr.Cast):
         return b.cast(env[node.arg.number], node.dtype)
-    if isinstance(node, Broadcast):
+    if isinstance(node, expr.Broadcast):
         return env[node.arg.number]
-    if not isinstance(node, Apply):
+    if not isinstance(node, expr.Apply):
         raise CompilerBug(f"no elementwise value for a {type(node).__name__}")
     if node.number in fused:
         sum_ = fused[node.number]
@@ -142,20 +137,20 @@ def lower(
     return b.let(node.op, *args)
 
 
-def largest_of(node: Node) -> Reduce | None:
+def largest_of(node: Node) -> expr.Reduce | None:
     """Return the largest value m of e**(x - m), of float32 values x of a line."""
-    if not isinstance(node, Apply) or node.op != "exp":
+    if not isinstance(node, expr.Apply) or node.op != "exp":
         return None
     (below,) = node.args
-    if not isinstance(below, Apply) or below.op != "subtract":
+    if not isinstance(below, expr.Apply) or below.op != "subtract":
         return None
     value, most = below.args
-    while isinstance(most, Broadcast):
+    while isinstance(most, expr.Broadcast):
         most = most.arg
-    if isinstance(most, Reduce) and (most.op, most.arg) == ("max", value):
+    if isinstance(most, expr.Reduce) and (most.op, most.arg) == ("max", value):
         return most if node.dtype is dtypes.float32 else None
     return None
 
 
 def _widened(node: Node) -> bool:
-    return isinstance(node, Cast) and node.arg.dtype in dtypes.HALVES
+    return isinstance(node, expr.Cast) and node.arg.dtype in dtypes.HALVES

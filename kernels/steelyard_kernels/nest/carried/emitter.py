@@ -14,22 +14,8 @@ import numpy as np
 
 from steelyard_kernels.dtypes import HALVES, DType, float32, int32, int64
 from steelyard_kernels.errors import CompilerBug
-from steelyard_kernels.expression.expr import (
-    Along,
-    Apply,
-    Arange,
-    Broadcast,
-    Cast,
-    Constant,
-    Dot,
-    Gather,
-    Node,
-    Reduce,
-    Reshape,
-    Row,
-    Shape,
-    View,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node
 from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.monoids import ALONG, MONOIDS, accumulator, rounding_loss
@@ -98,7 +84,7 @@ class Emitter(Products):
             return value
         return self.known((value, float32), lambda: self.cast(value, float32))
 
-    def _apply(self, node: Apply) -> Value:
+    def _apply(self, node: expr.Apply) -> Value:
         fusion = self.fused.get(node.number)
         reads = (fusion.a, fusion.b, fusion.c) if fusion else node.args
         numbers = [arg.number for arg in reads]
@@ -117,7 +103,7 @@ class Emitter(Products):
         heavy = node.dtype if OPERATIONS[node.op].cost.cpu >= FUNCTION else None
         return self.each(node.shape, parts, emit, heavy=heavy)
 
-    def _arange(self, node: Arange) -> Value:
+    def _arange(self, node: expr.Arange) -> Value:
         dtype, order = node.dtype, self.checked(node.shape)
         if prod(node.shape) == 1:
             return uniform(0, dtype, node.shape)
@@ -130,7 +116,7 @@ class Emitter(Products):
         ]
         return Tensor(node.shape, tuple(vectors))
 
-    def _reshape(self, node: Reshape) -> Value:
+    def _reshape(self, node: expr.Reshape) -> Value:
         value = self.env[node.arg.number]
         if isinstance(value, Memory):
             view = value.reshaped(node.shape)
@@ -138,7 +124,7 @@ class Emitter(Products):
                 return view
         return self.arrange(self.tensor(node.arg), numbered(node.shape))
 
-    def _view(self, node: View) -> Value:
+    def _view(self, node: expr.View) -> Value:
         value = self.env[node.arg.number]
         if isinstance(value, Memory) and node.strided:
             return value.viewed(self.b, node)
@@ -152,7 +138,7 @@ class Emitter(Products):
             [elements[n] if ok else zero for n, ok in pairs], node.shape
         )
 
-    def _gather(self, node: Gather) -> Value:
+    def _gather(self, node: expr.Gather) -> Value:
         """Emit loads of elements one by one; of a value in registers, from memory."""
         b, value = self.b, self.env[node.arg.number]
         which = self.elements(self.tensor(node.which))
@@ -170,12 +156,12 @@ class Emitter(Products):
             found.append(self.lanes.load(value, at, 1, 1))
         return self.scattered(found, node.shape)
 
-    def _row(self, node: Row) -> Value:
+    def _row(self, node: expr.Row) -> Value:
         value = self.env[node.arg.number]
         assert isinstance(value, Memory)
         return value.row(self.b, self.tensor(node.index).vectors[0])
 
-    def _along(self, node: Along) -> Value:
+    def _along(self, node: expr.Along) -> Value:
         """Emit lines one by one: totals one after another, or an order."""
         value, extent = self.tensor(node.arg), node.shape[node.axis]
         if node.op == "copy":
@@ -216,13 +202,13 @@ class Emitter(Products):
                 found[at] = tuple([self.let("where", turned, *each) for each in pair])
         return [each[-1] for each in found]
 
-    def _reduce(self, node: Reduce) -> Value:
+    def _reduce(self, node: expr.Reduce) -> Value:
         value = self.wide(node.arg)
         if MONOIDS[node.op].moments:
             return self.cast(self._variance(value, node), node.dtype)
         return self.cast(self._total(node.op, value, node), node.dtype)
 
-    def _variance(self, value: Tensor, node: Reduce) -> Tensor:
+    def _variance(self, value: Tensor, node: expr.Reduce) -> Tensor:
         """Emit a variance in two passes: the mean square of what is off the mean.
 
         The mean of that is what the mean's rounding left: its square leaves the variance
@@ -244,13 +230,13 @@ class Emitter(Products):
         nothing = self.let_each("less", shape, var, least)
         return self.let_each("where", shape, nothing, uniform(0, dtype), var)
 
-    def _total(self, op: str, value: Tensor, node: Reduce) -> Tensor:
+    def _total(self, op: str, value: Tensor, node: expr.Reduce) -> Tensor:
         """Emit a reduction along a node's axes, the same of a value every time."""
         key = value, op, node.axes
         found = self.known(key, lambda: self._folded(op, value, node))
         return replace(found, shape=node.shape)
 
-    def _folded(self, op: str, value: Tensor, node: Reduce) -> Tensor:
+    def _folded(self, op: str, value: Tensor, node: expr.Reduce) -> Tensor:
         extent = prod([value.shape[axis] for axis in node.axes])
         wide = accumulator(node.dtype)
         if extent == 0:
@@ -266,7 +252,7 @@ class Emitter(Products):
             total = self.let_each("divide", node.shape, total, count)
         return total
 
-    def reduced(self, op: str, value: Tensor, shape: Shape) -> Tensor:
+    def reduced(self, op: str, value: Tensor, shape: expr.Shape) -> Tensor:
         """Emit a reduction of the last axis, which is gone or 1 in `shape`."""
         extent, count = value.shape[-1], prod(shape)
         if value.same:
@@ -288,18 +274,18 @@ class Emitter(Products):
         return self.scattered(self.totals(op, rows, extent), shape)
 
     rules: ClassVar[Mapping[type, Callable[..., Value]]] = {
-        Along: _along,
-        Apply: _apply,
-        Arange: _arange,
-        Broadcast: lambda e, node: e.widen(e.tensor(node.arg), node.shape),
-        Cast: lambda e, node: e.cast(e.tensor(node.arg), node.dtype),
-        Constant: lambda _, node: uniform(node.value, node.dtype),
-        Dot: lambda e, node: e.cast(
+        expr.Along: _along,
+        expr.Apply: _apply,
+        expr.Arange: _arange,
+        expr.Broadcast: lambda e, node: e.widen(e.tensor(node.arg), node.shape),
+        expr.Cast: lambda e, node: e.cast(e.tensor(node.arg), node.dtype),
+        expr.Constant: lambda _, node: uniform(node.value, node.dtype),
+        expr.Dot: lambda e, node: e.cast(
             e.product(e.wide(node.a), e.wide(node.b), node.shape), node.dtype
         ),
-        Gather: _gather,
-        Reduce: _reduce,
-        Reshape: _reshape,
-        Row: _row,
-        View: _view,
+        expr.Gather: _gather,
+        expr.Reduce: _reduce,
+        expr.Reshape: _reshape,
+        expr.Row: _row,
+        expr.View: _view,
     }

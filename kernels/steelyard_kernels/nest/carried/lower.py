@@ -16,17 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Final
 
-from steelyard_kernels.expression.expr import (
-    Chain,
-    Chains,
-    Input,
-    Node,
-    Program,
-    Result,
-    Scalar,
-    loops,
-    operands,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import INDEX, Operand, Type, Var
@@ -62,7 +53,7 @@ class ProgramEmitter(Emitter):
         self.registers = in_registers(program)
         self.varying = varying(program)
         self.number: Operand = self.b.number(0)  # of the chain
-        self.wanted: dict[int, list[Result]] = {}
+        self.wanted: dict[int, list[expr.Result]] = {}
 
     def once(self) -> None:
         """Emit what does not differ by chain."""
@@ -74,7 +65,7 @@ class ProgramEmitter(Emitter):
         self._part([n for n in self.program.nodes if n.number in self.varying])
         for place, output in enumerate(self.program.outputs):
             value = output.each
-            if not (isinstance(value, Result) and value.stacks):
+            if not (isinstance(value, expr.Result) and value.stacks):
                 self.store(self._output(place), self.tensor(value))
 
     def _part(self, nodes: Sequence[Node]) -> None:
@@ -86,7 +77,7 @@ class ProgramEmitter(Emitter):
         here = {node.number for node in nodes}
         for node in self.program.nodes:
             if node.number not in here:
-                kept += operands(node)
+                kept += expr.operands(node)
         self.run(body(nodes, kept))
         updates = any(output.updates is not None for output in self.program.outputs)
         if updates and self.target == "cuda":
@@ -95,7 +86,7 @@ class ProgramEmitter(Emitter):
     def run(self, body: Body) -> None:
         """Emit nodes in order, and with a loop's first result all that is wanted of it."""
         for node in body.nodes:
-            if isinstance(node, Result):
+            if isinstance(node, expr.Result):
                 found = self.wanted.setdefault(id(node.loop), [])
                 if node not in found:
                     found.append(node)
@@ -104,7 +95,7 @@ class ProgramEmitter(Emitter):
 
     def emit(self, node: Node) -> None:
         """Emit one node; one of memory is read here if it is computed with."""
-        if isinstance(node, Result) and node.number in self.env:
+        if isinstance(node, expr.Result) and node.number in self.env:
             return  # with the first of its loop
         super().emit(node)
         if node.number in self.registers:
@@ -112,7 +103,7 @@ class ProgramEmitter(Emitter):
 
     # Memory.
 
-    def _chain(self, node: Chain) -> Value:
+    def _chain(self, node: expr.Chain) -> Value:
         value = self.env[node.arg.number]
         assert isinstance(value, Memory)
         return self._own(value)
@@ -125,9 +116,9 @@ class ProgramEmitter(Emitter):
         """Return this chain's part of an output."""
         value = self.program.outputs[place].value
         view = whole(self.args.outputs[place], self.b.number(0), value.shape)
-        return self._own(view) if isinstance(value, Chains) else view
+        return self._own(view) if isinstance(value, expr.Chains) else view
 
-    def _stacks(self, result: Result) -> list[Memory]:
+    def _stacks(self, result: expr.Result) -> list[Memory]:
         """Return where a loop's rows are kept: in outputs, or in scratch memory."""
         found = [
             self._output(place)
@@ -136,7 +127,7 @@ class ProgramEmitter(Emitter):
         ]
         return found or [self.lanes.scratch(result.dtype, result.shape)]
 
-    def _result(self, node: Result) -> Value:
+    def _result(self, node: expr.Result) -> Value:
         """Emit a whole loop where the first of its results is asked for."""
         results = self.wanted[id(node.loop)]
         stacks = {
@@ -155,13 +146,15 @@ class ProgramEmitter(Emitter):
 
     rules: ClassVar[Mapping[type, Callable[..., Value]]] = {
         **Emitter.rules,
-        Chain: _chain,
-        Chains: lambda e, node: e.env[node.arg.number],
-        Input: lambda e, node: whole(
+        expr.Chain: _chain,
+        expr.Chains: lambda e, node: e.env[node.arg.number],
+        expr.Input: lambda e, node: whole(
             e.args.inputs[node.index], e.b.number(0), node.shape
         ),
-        Result: _result,
-        Scalar: lambda e, node: Tensor((), (e.args.scalars[node.name],), same=True),
+        expr.Result: _result,
+        expr.Scalar: lambda e, node: Tensor(
+            (), (e.args.scalars[node.name],), same=True
+        ),
     }
 
 
@@ -243,7 +236,7 @@ def _resident(each: int, threads: int) -> int:
 
 def _index(program: Program) -> Type:
     """Return the type of indices: int32 where it surely counts elements and turns."""
-    for loop in loops(everywhere(program.nodes)):
+    for loop in expr.loops(everywhere(program.nodes)):
         if not isinstance(loop.length, int) or loop.length > MOST_ITERATIONS:
             return INDEX
     return gpu.index_type(program)

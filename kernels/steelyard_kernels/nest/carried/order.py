@@ -13,46 +13,36 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from steelyard_kernels.ir.loops import (
-    Alloc,
-    Effect,
-    For,
-    If,
-    Let,
-    Load,
-    Operand,
-    Statement,
-    Store,
-    Var,
-)
+from steelyard_kernels.ir import loops as ir
+from steelyard_kernels.ir.loops import Operand, Var
 from steelyard_kernels.schedule.gpu import WARP
 
 WAITS: Final = frozenset({"barrier", "warp_barrier", "any_block"})
-PLAIN: Final = (Let, Load, Store, Alloc, Effect)
+PLAIN: Final = (ir.Let, ir.Load, ir.Store, ir.Alloc, ir.Effect)
 
 
-def ordered(body: Sequence[Statement], group: int) -> tuple[Statement, ...]:
+def ordered(body: Sequence[ir.Statement], group: int) -> tuple[ir.Statement, ...]:
     """Return a kernel's statements in the order for `group` threads a chain.
 
     Turns are what the schedule says: the compiler spells out no more of them.
     """
-    wait = Effect("barrier" if group > WARP else "warp_barrier")
+    wait = ir.Effect("barrier" if group > WARP else "warp_barrier")
 
-    def change(loop: For) -> For:
+    def change(loop: ir.For) -> ir.For:
         return replace(guarded(early(loop, wait), wait), unroll=1)
 
     return _each(body, change)
 
 
 def _each(
-    body: Sequence[Statement], change: Callable[[For], For]
-) -> tuple[Statement, ...]:
+    body: Sequence[ir.Statement], change: Callable[[ir.For], ir.For]
+) -> tuple[ir.Statement, ...]:
     """Return statements with all loops changed, inner ones first."""
-    found: list[Statement] = []
+    found: list[ir.Statement] = []
     for node in body:
-        if isinstance(node, For):
+        if isinstance(node, ir.For):
             found.append(change(replace(node, body=_each(node.body, change))))
-        elif isinstance(node, If):
+        elif isinstance(node, ir.If):
             sides = _each(node.body, change), _each(node.orelse, change)
             found.append(replace(node, body=sides[0], orelse=sides[1]))
         else:
@@ -60,7 +50,7 @@ def _each(
     return tuple(found)
 
 
-def guarded(loop: For, wait: Effect) -> For:
+def guarded(loop: ir.For, wait: ir.Effect) -> ir.For:
     """Return a loop that waits twice in every turn if anything in it waits at all.
 
     So it does where what is written before all waits is read behind all of them.
@@ -68,13 +58,13 @@ def guarded(loop: For, wait: Effect) -> For:
     waits = [place for place, node in enumerate(loop.body) if _is_wait(node)]
     alone = len(waits) < 2 and _waits(loop.body)
     if waits:
-        written = {n.buffer for n in loop.body[: waits[0]] if isinstance(n, Store)}
-        last = [n.buffer for n in loop.body[waits[-1] :] if isinstance(n, Load)]
+        written = {n.buffer for n in loop.body[: waits[0]] if isinstance(n, ir.Store)}
+        last = [n.buffer for n in loop.body[waits[-1] :] if isinstance(n, ir.Load)]
         alone |= any(b in written and b.space == "shared" for b in last)
     return replace(loop, body=(*loop.body, wait)) if alone else loop
 
 
-def early(loop: For, wait: Effect) -> For:
+def early(loop: ir.For, wait: ir.Effect) -> ir.For:
     """Return a loop whose body begins with what needs nothing that it carries.
 
     Only where some of that goes through shared memory, whose barriers would keep it
@@ -83,12 +73,12 @@ def early(loop: For, wait: Effect) -> For:
     2.4 ms without; noise drawn before all else took longer than between the others.
     """
     simple = all(
-        isinstance(node, PLAIN) and (not isinstance(node, Effect) or _is_wait(node))
+        isinstance(node, PLAIN) and (not isinstance(node, ir.Effect) or _is_wait(node))
         for node in loop.body
     )
     if not simple or not loop.carried:
         return loop
-    stored = {node.buffer.name for node in loop.body if isinstance(node, Store)}
+    stored = {node.buffer.name for node in loop.body if isinstance(node, ir.Store)}
     sorter = _Sorter({var.name for var, _ in loop.carried}, stored, wait)
     for node in loop.body:
         sorter.put(node)
@@ -103,27 +93,27 @@ class _Sorter:
     the turn's own, `stored` is all memory that it writes.
     """
 
-    def __init__(self, late: set[str], stored: set[str], wait: Effect) -> None:
+    def __init__(self, late: set[str], stored: set[str], wait: ir.Effect) -> None:
         self.late = late
         self.stored = stored
         self.wait = wait
         self.rounds: dict[str, int] = {}
         self.slots: dict[str, int] = {}
-        self.allocs: list[Statement] = []
-        self.first: list[list[Statement]] = []
-        self.rest: list[Statement] = []
+        self.allocs: list[ir.Statement] = []
+        self.first: list[list[ir.Statement]] = []
+        self.rest: list[ir.Statement] = []
         self.written = False  # slots, among the rest, since the last barrier
 
-    def put(self, node: Statement) -> None:
+    def put(self, node: ir.Statement) -> None:
         """Take the next statement."""
-        if isinstance(node, Alloc):
+        if isinstance(node, ir.Alloc):
             self.allocs.append(node)
             if node.buffer.space == "shared":
                 self.slots[node.buffer.name] = 0
-        elif isinstance(node, Let):
+        elif isinstance(node, ir.Let):
             waits = node.op in WAITS
             self._value(node, node.var, self._round(*node.args, late=waits))
-        elif isinstance(node, Load):
+        elif isinstance(node, ir.Load):
             late, after = node.buffer.name in self.stored, 0
             if node.buffer.name in self.slots:
                 late, after = (
@@ -132,7 +122,7 @@ class _Sorter:
                 )
             at = self._round(node.index, node.mask, late=late)
             self._value(node, node.var, None if at is None else max(at, after))
-        elif isinstance(node, Store):
+        elif isinstance(node, ir.Store):
             self._store(node)
         elif self.written:
             self.rest.append(node)
@@ -145,7 +135,7 @@ class _Sorter:
             return None
         return max((self.rounds.get(name, 0) for name in names), default=0)
 
-    def _value(self, node: Statement, var: Var, at: int | None) -> None:
+    def _value(self, node: ir.Statement, var: Var, at: int | None) -> None:
         if at is None:
             self.late.add(var.name)
             self.rest.append(node)
@@ -153,7 +143,7 @@ class _Sorter:
             self.rounds[var.name] = at
             self._early(at, node)
 
-    def _store(self, node: Store) -> None:
+    def _store(self, node: ir.Store) -> None:
         name = node.buffer.name
         at = None
         if name in self.slots and name not in self.late:
@@ -166,12 +156,12 @@ class _Sorter:
             self.slots[name] = max(self.slots[name], at + 1)
             self._early(at, node)
 
-    def _early(self, at: int, node: Statement) -> None:
+    def _early(self, at: int, node: ir.Statement) -> None:
         while len(self.first) <= at:
             self.first.append([])
         self.first[at].append(node)
 
-    def body(self) -> tuple[Statement, ...]:
+    def body(self) -> tuple[ir.Statement, ...]:
         """Return all statements in their order."""
         found = list(self.allocs)
         for place, statements in enumerate(self.first):
@@ -180,15 +170,15 @@ class _Sorter:
         return (*found, *self.rest)
 
 
-def _is_wait(node: Statement) -> bool:
-    return isinstance(node, Let | Effect) and node.op in WAITS
+def _is_wait(node: ir.Statement) -> bool:
+    return isinstance(node, ir.Let | ir.Effect) and node.op in WAITS
 
 
-def _waits(body: Sequence[Statement]) -> bool:
+def _waits(body: Sequence[ir.Statement]) -> bool:
     """Say whether anything in these statements waits for other threads."""
     return any(
         _is_wait(node)
-        or (isinstance(node, For) and _waits(node.body))
-        or (isinstance(node, If) and (_waits(node.body) or _waits(node.orelse)))
+        or (isinstance(node, ir.For) and _waits(node.body))
+        or (isinstance(node, ir.If) and (_waits(node.body) or _waits(node.orelse)))
         for node in body
     )

@@ -16,17 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard_kernels.dtypes import DType
-from steelyard_kernels.expression.expr import (
-    Along,
-    Apply,
-    Dot,
-    Gather,
-    Node,
-    Reduce,
-    Reshape,
-    Shape,
-    View,
-)
+from steelyard_kernels.expression import expr
+from steelyard_kernels.expression.expr import Node
 from steelyard_kernels.ir.builder import Builder, const
 from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.ops import OPERATIONS
@@ -38,13 +29,13 @@ ROLLED: Final = (
 Vector: TypeAlias = tuple[int, ...]  # the element in each lane that has one
 
 
-def lane_axis(shape: Shape) -> int:
+def lane_axis(shape: expr.Shape) -> int:
     """Return the longest axis, the last of several; of one or more."""
     return max(range(len(shape)), key=lambda axis: (shape[axis], axis))
 
 
 @cache
-def layout(shape: Shape, width: int) -> tuple[Vector, ...]:
+def layout(shape: expr.Shape, width: int) -> tuple[Vector, ...]:
     """Return the elements of each vector of a shape, outer axes in row-major order."""
     if not prod(shape):
         return ()
@@ -59,13 +50,13 @@ def layout(shape: Shape, width: int) -> tuple[Vector, ...]:
 
 
 @cache
-def places(shape: Shape, width: int) -> dict[Vector, int]:
+def places(shape: expr.Shape, width: int) -> dict[Vector, int]:
     """Return the position of each vector of a layout by its elements."""
     return {vector: place for place, vector in enumerate(layout(shape, width))}
 
 
 @cache
-def numbered(shape: Shape) -> NDArray[Any]:
+def numbered(shape: expr.Shape) -> NDArray[Any]:
     """Return the number of each element of a shape, not to be written to."""
     return np.arange(prod(shape)).reshape(shape)
 
@@ -78,7 +69,7 @@ _INTEGERS: Final[dict[str, Any]] = {
 }
 
 
-def viewed(view: View | Gather) -> tuple[NDArray[Any], NDArray[Any]]:
+def viewed(view: expr.View | expr.Gather) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return which element of its operand each of a view is, and whether it is one.
 
     Of a gather it is the first along the axis whose places are computed.
@@ -97,27 +88,27 @@ def spelled(node: Node, width: int) -> int:
     """Return about how many statements a node is on lanes: of vectors, or of elements."""
     size, longest = prod(node.shape), max((*node.shape, 1))
     vectors = size // longest * -(-longest // width)
-    if isinstance(node, Apply):
+    if isinstance(node, expr.Apply):
         cost = ceil(OPERATIONS[node.op].cost.cpu)
         return cost * (vectors if cost < FUNCTION else min(vectors, ROLLED))
-    if isinstance(node, Dot):
+    if isinstance(node, expr.Dot):
         return node.b.shape[0] * vectors
-    if isinstance(node, Along):
+    if isinstance(node, expr.Along):
         return line_steps(node)[1]
-    if isinstance(node, Reduce):
+    if isinstance(node, expr.Reduce):
         last = node.of_rows
         return prod(node.arg.shape) // (min(width, node.arg.shape[-1]) if last else 1)
-    return size if isinstance(node, View | Gather | Reshape) else vectors
+    return size if isinstance(node, expr.View | expr.Gather | expr.Reshape) else vectors
 
 
 def elements(node: Node) -> int:
     """Return how many elements registers hold for a node; of an order, compared ones."""
-    if isinstance(node, Along) and node.op == "order":
+    if isinstance(node, expr.Along) and node.op == "order":
         return prod(node.shape) * node.shape[node.axis]
     return prod(node.shape)
 
 
-def line_steps(node: Along) -> tuple[int, int]:
+def line_steps(node: expr.Along) -> tuple[int, int]:
     """Return how many operations one line takes, and all lines."""
     extent = node.shape[node.axis]
     steps = extent * (node.op != "copy")
@@ -157,7 +148,7 @@ class Tensor:
     Where all elements are the `same`, as in a shape of one, there is one scalar.
     """
 
-    shape: Shape
+    shape: expr.Shape
     vectors: tuple[Operand, ...]
     same: bool = False
 
@@ -166,7 +157,7 @@ class Tensor:
         return self.vectors[0 if self.same else place]
 
 
-def uniform(value: float, dtype: DType, shape: Shape = ()) -> Tensor:
+def uniform(value: float, dtype: DType, shape: expr.Shape = ()) -> Tensor:
     """Return a value whose elements are one number."""
     return Tensor(shape, (const(value, dtype),), same=True)
 
@@ -181,7 +172,7 @@ class Memory:
 
     buffer: Buffer
     base: Operand
-    shape: Shape
+    shape: expr.Shape
     strides: tuple[int, ...]
     apart: int = 0
 
@@ -206,7 +197,7 @@ class Memory:
         base = b.at("add", start, self.base)
         return replace(self, base=base, shape=self.shape[1:], strides=self.strides[1:])
 
-    def viewed(self, b: Builder, view: View) -> Memory:
+    def viewed(self, b: Builder, view: expr.View) -> Memory:
         """Emit where the elements of a strided view lie."""
         pairs = list(zip(view.index, self.strides, strict=True))
         steps = [
@@ -217,7 +208,7 @@ class Memory:
         base = b.at("add", self.base, first)
         return replace(self, base=base, shape=view.shape, strides=tuple(steps))
 
-    def reshaped(self, shape: Shape) -> Memory | None:
+    def reshaped(self, shape: expr.Shape) -> Memory | None:
         """Return the same elements in another shape; None if they lie apart."""
         if self.apart == BESIDE or self.strides != contiguous(self.shape):
             return None
@@ -227,11 +218,11 @@ class Memory:
 Value: TypeAlias = Tensor | Memory
 
 
-def contiguous(shape: Shape) -> tuple[int, ...]:
+def contiguous(shape: expr.Shape) -> tuple[int, ...]:
     """Return the strides of an array in row-major order."""
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def whole(buffer: Buffer, base: Operand, shape: Shape) -> Memory:
+def whole(buffer: Buffer, base: Operand, shape: expr.Shape) -> Memory:
     """Return the view of an array in row-major order from `base` on."""
     return Memory(buffer, base, shape, contiguous(shape))
