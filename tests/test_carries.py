@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import reference
-from steelyard_kernels.expression.carries import lean
 from steelyard_kernels.expression.expr import loops, operands
+from steelyard_kernels.expression.simplify import lean
 from steelyard_kernels.expression.structure import everywhere, structure
 from steelyard_kernels.function import kernel
 

@@ -16,7 +16,7 @@ from steelyard_kernels.building import cache
 from steelyard_kernels.group import Batch
 from steelyard_kernels.library import examples
 from steelyard_kernels.schedule import strategies
-from steelyard_kernels.toolchains.listing import nvdisasm
+from steelyard_kernels.toolchains.codes import nvdisasm
 from steelyard_lock import builds, report, spaces
 from steelyard_lock.points import Point
 

@@ -139,9 +139,7 @@ def _heads(rows: Sequence[Row]) -> Columns:
     """Return what tells the rows apart."""
     found: Columns = {"kernel": lambda row: row.point.kernel.rpartition(":")[2]}
     for name in dict.fromkeys(name for row in rows for name, _ in row.point.axes):
-        found[name] = lambda row, name=name: str(
-            dict(row.point.axes).get(name, NOTHING)
-        )
+        found[name] = _axis(name)
     if any(row.point.arrays and not row.point.axes for row in rows):
         found["arrays"] = lambda row: " ".join(row.point.shapes)
     found["target"] = lambda row: row.point.target
@@ -203,6 +201,10 @@ def _phase(name: str) -> Callable[[Row], str]:
         return duration(found[name]) if name in found else NOTHING
 
     return cell
+
+
+def _axis(name: str) -> Callable[[Row], str]:
+    return lambda row: str(dict(row.point.axes).get(name, NOTHING))
 
 
 def _fact(name: str) -> Callable[[Row], str]:

@@ -44,12 +44,14 @@ def unpack(
     data: bytes, program: Program, target: str
 ) -> tuple[Artifact, str] | Failure:
     """Read a build and the name of its image, or why it was refused."""
-    schedule, *facts = pickle.loads(data)  # noqa: S301 # the disk vouches for every byte
-    if len(facts) == len(("phase", "error")):
-        cause = KernelError(facts[1])
-        return Failure(program.name, schedule, target, *facts, cause)
-    *how, code, named = facts
-    return Artifact(program, schedule, target, *how, code=code), named
+    facts = pickle.loads(data)  # noqa: S301 # the disk vouches for every byte
+    if len(facts) == len(("schedule", "phase", "error")):
+        schedule, phase, error = facts
+        cause = KernelError(error)
+        return Failure(program.name, schedule, target, phase, error, cause)
+    schedule, text, slots, threads, per_block, shared, code, named = facts
+    how = slots, threads, per_block, shared, code
+    return Artifact(program, schedule, target, text, *how), named
 
 
 LEVELS: Final = ("memory", "code", "disk")

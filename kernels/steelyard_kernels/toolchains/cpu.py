@@ -14,8 +14,8 @@ from steelyard_kernels.emit import ENTRY
 from steelyard_kernels.ir.loops import Kernel
 from steelyard_kernels.targets import Target
 from steelyard_kernels.toolchains import codes
+from steelyard_kernels.toolchains.codes import given
 from steelyard_kernels.toolchains.costs import Costs
-from steelyard_kernels.toolchains.listing import given
 
 COSTS: Final = Costs(program=0.001, character=3e-7, kernel=0.002)
 """A program is a message: each candidate is compiled alone."""

@@ -17,8 +17,8 @@ from steelyard_kernels.emit import ENTRY
 from steelyard_kernels.ir.loops import Kernel
 from steelyard_kernels.targets import Target
 from steelyard_kernels.toolchains import codes
+from steelyard_kernels.toolchains.codes import disassembled, given
 from steelyard_kernels.toolchains.costs import Costs
-from steelyard_kernels.toolchains.listing import disassembled, given
 
 
 def ptx(text: str, target: Target) -> str:

@@ -21,8 +21,7 @@ from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.monoids import ALONG, MONOIDS, accumulator, rounding_loss
 from steelyard_kernels.nest.carried.lanes import Lanes
 from steelyard_kernels.nest.carried.outline import Body
-from steelyard_kernels.nest.carried.products import Products
-from steelyard_kernels.nest.carried.registers import NEVER, ROLLED_ONCE
+from steelyard_kernels.nest.carried.registers import NEVER, ROLLED_ONCE, Registers
 from steelyard_kernels.nest.carried.tensor import (
     FUNCTION,
     Memory,
@@ -39,7 +38,7 @@ from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule import values
 
 
-class Emitter(Products):
+class Emitter(Registers):
     """Emits nodes, whose values are in `env` by their numbers."""
 
     def __init__(self, name: str, lanes: Lanes) -> None:
