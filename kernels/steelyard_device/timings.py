@@ -19,7 +19,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter_ns
-from types import TracebackType
 from typing import Final, cast
 
 from steelyard_device import allocations as memory
@@ -162,12 +161,7 @@ class _Open:
         add_all, clock = self.add_all, self.clock
         add_all((self.name, clock()))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         add, clock = self.add, self.clock
         add(clock())
 
@@ -181,12 +175,7 @@ class _Counted(_Open):
         self.count(memory.read())
         self.add_all((self.name, self.clock()))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         now = self.clock()
         self.count(memory.read())
         self.add(now)

@@ -138,32 +138,31 @@ class _Emitter(Effects):
             self.body(statements)
 
     def load(self, node: ir.Load) -> None:
-        w, type_, buffer = self.w, node.var.type, node.buffer
-        how = cuda_memory.access(buffer, type_.lanes, node.alignment)
+        w, type_ = self.w, node.var.type
+        how, packed, place = self.access(node, type_)
         mask, flag = self.mask(node.mask)
-        packed = buffer.space in cuda_memory.PRIVATE and buffer.dtype in HALVES
-        index, _ = w.ref(node.index)
         made = cuda_memory.load(type_, how, mask, packed=packed)
         name = w.define(node.var)
         if type_.dtype.kind == "int":
             w.wraps.add(node.var.name)
-        w.put(made, name, self.buffers[buffer.name], index, flag)
+        w.put(made, name, *place, flag)
+
+    def access(
+        self, node: ir.Load | ir.Store, type_: ir.Type
+    ) -> tuple[str, bool, tuple[str, str]]:
+        """Return how memory is read or written, in pairs of halves or not, and where."""
+        buffer, (index, _) = node.buffer, self.w.ref(node.index)
+        packed = buffer.space in cuda_memory.PRIVATE and buffer.dtype in HALVES
+        how = cuda_memory.access(buffer, type_.lanes, node.alignment)
+        return how, packed, (self.buffers[buffer.name], index)
 
     def store(self, node: ir.Store) -> None:
-        w, type_, buffer = self.w, node.value.type, node.buffer
-        how = cuda_memory.access(buffer, type_.lanes, node.alignment)
+        w, type_ = self.w, node.value.type
+        how, packed, place = self.access(node, type_)
         mask, flag = self.mask(node.mask)
-        packed = buffer.space in cuda_memory.PRIVATE and buffer.dtype in HALVES
-        index, _ = w.ref(node.index)
         value, uniform = w.ref(node.value)
-        made = cuda_memory.store(
-            type_,
-            how,
-            mask,
-            packed=packed,
-            uniform=uniform,
-        )
-        w.put(made, value, self.buffers[buffer.name], index, flag)
+        made = cuda_memory.store(type_, how, mask, packed=packed, uniform=uniform)
+        w.put(made, value, *place, flag)
 
     def mask(self, mask: Operand | None) -> tuple[str, str]:
         """Return whether a mask is one condition or one a lane, and its spelling."""

@@ -186,23 +186,22 @@ class _Verifier:
             self.require(inside, "lane", node)
         self.define(node.var, node)
 
-    def load(self, node: ir.Load) -> None:
+    def access(self, node: ir.Load | ir.Store, type_: Type) -> None:
         self.is_buffer(node.buffer, node)
         self.is_index(node.index, node)
         self.is_alignment(node.alignment, node)
-        self.is_mask(node.mask, node.var.type.lanes, node)
+        self.is_mask(node.mask, type_.lanes, node)
+        self.require(type_.dtype is node.buffer.dtype, "element", node)
+
+    def load(self, node: ir.Load) -> None:
+        self.access(node, node.var.type)
         self.require(node.buffer.access != "out", "read", node)
-        self.require(node.var.type.dtype is node.buffer.dtype, "element", node)
         self.define(node.var, node)
 
     def store(self, node: ir.Store) -> None:
-        self.is_buffer(node.buffer, node)
-        self.is_index(node.index, node)
-        self.is_alignment(node.alignment, node)
         self.use(node.value, node)
-        self.is_mask(node.mask, node.value.type.lanes, node)
+        self.access(node, node.value.type)
         self.require(node.buffer.access != "in", "written", node)
-        self.require(node.value.type.dtype is node.buffer.dtype, "element", node)
         if node.streaming:
             legal = node.alignment >= 16 and node.mask is None
             self.require(legal and self.target == "cpu", "streaming", node)

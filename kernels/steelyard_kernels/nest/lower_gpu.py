@@ -78,14 +78,18 @@ def _rooms(body: Iterable[ir.Statement]) -> Iterator[Buffer]:
             yield from _rooms(each.orelse if isinstance(each, ir.If) else ())
 
 
-class _Team:
-    """Emits what one thread does where several walk one index of the first loop."""
+class _Shared:
+    """A loop that blocks share, of which one thread does some."""
 
     def __init__(self, emitter: GpuEmitter, cut: Cut, extent: Var) -> None:
         self.b = emitter.b
         self.emitter = emitter
         self.cut = cut
         self.extent = extent
+
+
+class _Team(_Shared):
+    """Emits what one thread does where several walk one index of the first loop."""
 
     def emit(self) -> None:
         """Emit a block's indices, inside of the loops that one turn has all of."""
@@ -203,14 +207,8 @@ class _Resident(_Team):
             ]
 
 
-class _Block:
+class _Block(_Shared):
     """Emits what one thread does of a loop that blocks share."""
-
-    def __init__(self, emitter: GpuEmitter, cut: Cut, extent: Var) -> None:
-        self.b = emitter.b
-        self.emitter = emitter
-        self.cut = cut
-        self.extent = extent
 
     def emit(self) -> None:
         """Emit the vectors of a thread."""

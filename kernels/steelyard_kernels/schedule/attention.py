@@ -51,11 +51,7 @@ class Attention(Weighing, Product):
     @property
     def key_lanes(self) -> int:
         """Keys whose logits a thread computes at a time."""
-        values, j = self.between, self.axes[3]
-        read = [v.offset for v in values if v.source is not None]
-        guarded = any(v.guards or v.step for v in values)
-        fits = all(self.lies(offset, 2, j) for offset in read)
-        return 1 if guarded or self.extents[3] % 2 or not fits else 2
+        return self.together(self.between, self.axes[3])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ all these axes, with guards where windows reach beyond it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Final, TypeAlias
@@ -153,12 +153,6 @@ class Product:
         """Whether bulk copies read both factors."""
         return self.rows.bulk and self.columns.bulk
 
-    @property
-    def touched(self) -> list[Index]:
-        """Where arrays are read and written for each element of the product."""
-        read = [v.offset for v in self.sums.behind if v.source is not None]
-        return [*read, *[output.offset for _, output in self.sums.outputs]]
-
     def lies(self, offset: Index, lanes: int, axis: int | None = None) -> bool:
         """Say whether `lanes` columns, or elements along another axis, are aligned vectors.
 
@@ -173,8 +167,17 @@ class Product:
     @property
     def lanes(self) -> int:
         """Columns that a thread takes at a time: two neighbours, where all are so."""
-        guarded = any(v.guards or v.step for v in self.sums.behind)
-        return 1 if guarded or not all(self.lies(o, 2) for o in self.touched) else 2
+        stored = [output.offset for _, output in self.sums.outputs]
+        return self.together(self.sums.behind, self.axes[2], stored)
+
+    def together(
+        self, values: Collection[Value], loop: int, stored: Iterable[Index] = ()
+    ) -> int:
+        """Return 2 where arrays that values read, and stores, are so aligned along a loop."""
+        whole = not self.sums.extent(self.loops[loop]) % 2
+        read = [v.offset for v in values if v.source is not None]
+        free = whole and not any(v.guards or v.step for v in values)
+        return 2 if free and all(self.lies(o, 2, loop) for o in (*read, *stored)) else 1
 
     def is_staged(self, output: Stored) -> bool:
         """Say whether an output's rows may be stored by the widest vectors."""

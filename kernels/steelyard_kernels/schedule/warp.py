@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from steelyard_kernels.ir.builder import Builder
-from steelyard_kernels.ir.loops import Buffer, Const, Operand, Type, typed
+from steelyard_kernels.ir.loops import Buffer, Const, Operand, typed
 from steelyard_kernels.schedule.gpu import WARP
 
 
@@ -219,12 +219,8 @@ def _behind_parts(
     Each pair is what of its part is before a thread, and all of that.
     """
     parts, totals = group.parts, [total for _, total in pairs]
+    slots, start = _handed(b, group, totals)
     near = group.count // parts
-    room = parts * group.distance * group.groups
-    slots = [_slots(b, total.type, parts, room) for total in totals]
-    _put(b, group, near, slots, totals)
-    b.effect("barrier")
-    start = first_slot(b, group, parts)
     mine = b.at("rem", b.at("div", group.thread, near * group.distance), parts)
     flags = [b.let("less", b.number(part), mine) for part in range(parts - 1)]
     made = []
@@ -261,30 +257,28 @@ def across_group(
     totals = [across_warp(b, *pair, near, group.distance) for pair in pairs]
     if parts == 1 or not totals:
         return totals
-    room = parts * group.distance * group.groups
-    slots = [_slots(b, total.type, parts, room) for total in totals]
-    _put(b, group, near, slots, totals)
-    b.effect("barrier")
-    start = first_slot(b, group, parts)
+    slots, start = _handed(b, group, totals)
     return [
         _across_slots(b, combine, slot, start, group)
         for combine, slot in zip(combines, slots, strict=True)
     ]
 
 
-def _slots(b: Builder, type_: Type, parts: int, room: int) -> Slots:
-    buffer = b.alloc("part", type_.dtype, room * type_.lanes, "shared")
-    return Slots(buffer, type_.lanes, parts)
+def _handed(
+    b: Builder, group: Group, totals: Sequence[Operand]
+) -> tuple[list[Slots], Operand]:
+    """Emit the stores of every part, by the first of the threads that have it.
 
-
-def _put(
-    b: Builder,
-    group: Group,
-    near: int,
-    slots: Sequence[Slots],
-    totals: Sequence[Operand],
-) -> None:
-    """Emit the stores of every part, by the first of the threads that have it."""
+    Return where all find them, and the slot of a group's first part.
+    """
+    parts = group.parts
+    near, room = group.count // parts, parts * group.distance * group.groups
+    slots = []
+    for total in totals:
+        dtype, lanes = total.type.dtype, total.type.lanes
+        slots.append(
+            Slots(b.alloc("part", dtype, room * lanes, "shared"), lanes, parts)
+        )
     together = near * group.distance
     at = b.at("div", group.thread, together)
     first = None
@@ -301,6 +295,8 @@ def _put(
         alignment = lanes * buffer.dtype.bytes if lanes > 1 else 0
         mask = first and b.splat(first, lanes)
         b.store(buffer, b.at("multiply", at, lanes), value, mask, alignment=alignment)
+    b.effect("barrier")
+    return slots, first_slot(b, group, parts)
 
 
 def first_slot(b: Builder, group: Group, parts: int) -> Operand:

@@ -118,11 +118,7 @@ class Weighted(Product):
     @property
     def key_lanes(self) -> int:
         """Keys whose weights a thread computes at a time."""
-        j, values = self.axes[3], self.between
-        guarded = any(v.guards or v.step for v in values)
-        read = [v.offset for v in values if v.source is not None]
-        fits = all(self.lies(offset, 2, j) for offset in read)
-        return 1 if guarded or self.extents[3] % 2 or not fits else 2
+        return self.together(self.between, self.axes[3])
 
 
 @lru_cache(maxsize=2)  # a build asks for it to choose a schedule, then to lower
