@@ -1,4 +1,5 @@
 import fcntl
+import mmap
 import os
 import sys
 import tempfile
@@ -245,6 +246,23 @@ def test_a_worker_refuses_what_it_imports_from_the_other_side(project):
     assert named.refusal() is None
     named = replace(named, names=("mine",))
     assert Origins.stated(named.variable()).refusal() == named.refusal() is not None
+
+
+def test_a_worker_refuses_libraries_that_it_loads_from_the_other_side(project):
+    """LD_LIBRARY_PATH or a full path in ctypes.CDLL leads to head's on both sides."""
+    library = project / "build" / "libk.so"
+    library.parent.mkdir()
+    library.write_bytes(bytes(4096))
+    told = Origins(avoided=(str(project),), wrong="it is head's.")
+    with library.open("rb") as file:
+        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):  # data
+            assert told.refusal() is None
+        executable = mmap.PROT_READ | mmap.PROT_EXEC
+        with mmap.mmap(file.fileno(), 0, prot=executable):
+            assert told.refusal() == f"{library}: it is head's."
+            assert replace(told, places=(str(library.parent),)).refusal() is None
+            assert Origins(names=("mine",)).refusal() is None
+    assert told.refusal() is None
 
 
 def test_environments_of_workers_differ_in_length(project):

@@ -257,7 +257,8 @@ def _origins(
         names=tuple(names),
         places=tuple(places),
         wrong=f"{name} would run other code than its own. Install the project with "
-        "pip install -e ., or name a command that builds an environment .venv in "
+        "pip install -e ., load libraries from beside its sources (no LD_LIBRARY_PATH, "
+        "no full path), or name a command that builds an environment .venv in "
         "[tool.steelyard] build (docs/gate.md, What code each side imports).",
     )
 

@@ -58,6 +58,8 @@ class Origins:
     def refusal(self) -> str | None:
         """Return why what was imported is not to be measured; None where it is."""
         found = sorted(self._foreign_modules(sys.modules.copy()))
+        if self.avoided:
+            found = found or sorted(f for f in _mapped() if self._is_avoided(f))
         if not found:
             return None
         more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
@@ -73,6 +75,25 @@ class Origins:
             own = any(f"{name}.".startswith(f"{one}.") for one in self.names)
             if own or _within(file, self.avoided):
                 yield f"{name} from {file}"
+
+    def _is_avoided(self, file: str) -> bool:
+        """Tell whether a library is of a folder that nothing else may come from."""
+        python = sys.prefix, sys.base_prefix  # an environment in the checkout
+        return (
+            _within(file, self.avoided)
+            and not _within(file, self.places)
+            and not _within(file, python)
+        )
+
+
+def _mapped() -> set[str]:
+    """Return the files whose code this process has mapped: also what ctypes loads."""
+    try:
+        lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return set()
+    words = (line.split(maxsplit=5) for line in lines)
+    return {w[5] for w in words if len(w) > 5 and "x" in w[1] and w[5][0] == "/"}
 
 
 def _within(file: str, places: tuple[str, ...]) -> bool:
