@@ -75,7 +75,7 @@ def command(
             case_name, (good, bad), paths, on=on, options=given, joining=joining
         )
     chosen = options.loaded(asked, paths)
-    request = session.Request(config.suites(chosen), **asked)
+    request = session.Request(config.own_suites(chosen), **asked)
     how = session.settings(chosen, request)
     with (
         lock.measuring(request.wait),

@@ -123,7 +123,7 @@ def measured(
     from steelyard.store import session
 
     signal.signal(signal.SIGTERM, _interrupt)  # a job that is cancelled cleans up too
-    request = session.Request(config.suites(chosen), **asked)
+    request = session.Request(config.own_suites(chosen), **asked)
     how = session.settings(chosen, request)
     say = functools.partial(click.echo, err=True)
     return run.gate(baseline, request, chosen, how, say, sealed=sealed, ref=ref)

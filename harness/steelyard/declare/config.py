@@ -178,6 +178,21 @@ def suites(config: Config, folder: Path | None = None) -> list[str]:
     return [str(default)] if default.is_dir() else [BUILT_IN]
 
 
+def own_suites(config: Config) -> list[str]:
+    """Return what to judge: never the built-in suite, which no commit changes.
+
+    Raises:
+        SteelyardError: no suite of this project is known.
+    """
+    found = suites(config)
+    if found == [BUILT_IN] and not config.suites:
+        raise SteelyardError(
+            "no suite of this project is known, and the built-in suite has none of its "
+            "code. Name one after the commits, or set suites in [tool.steelyard]."
+        )
+    return found
+
+
 def taken(config: Config, folder: Path | None = None) -> str:
     """Return a sentence on which suites are taken where none are named.
 

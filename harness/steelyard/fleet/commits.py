@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from steelyard.analyse.trial import Trial
 from steelyard.analyse.verdict import Policy
-from steelyard.declare.config import BUILT_IN, Config
+from steelyard.declare.config import Config
 from steelyard.declare.plan import Settings
 from steelyard.errors import SteelyardError, UnjudgedError
 from steelyard.fleet.pairs import Comparison, Pair
@@ -75,17 +75,7 @@ class Commits:
             SteelyardError: there is no such case, or more than one.
         """
         with Side.head().prepared(chosen.build) as head:
-            try:
-                listed = listing.of(
-                    head, asked.places, case, asked.overrides, how.timeout
-                )
-            except SteelyardError as error:
-                if list(asked.places) != [BUILT_IN]:
-                    raise
-                raise SteelyardError(
-                    f"{error} These are of the built-in suite, as no suite was named: "
-                    "name yours after BAD, or set suites in [tool.steelyard]."
-                ) from error
+            listed = listing.of(head, asked.places, case, asked.overrides, how.timeout)
         points, left = planned(listed.cases, asked.modes)
         cases = {point.case.id for point in points}
         if len(cases) != 1:
