@@ -1,3 +1,4 @@
+import signal
 import sys
 import textwrap
 
@@ -250,3 +251,18 @@ def test_finding_and_listing_allocate_nothing(project):
     script = "import sys; from steelyard.declare import discovery; discovery.discover(['suites'])"
     script += "; sys.exit('numpy' in sys.modules)"
     shell.python("-c", script, check=True)
+
+
+def test_an_import_that_never_ends_is_named_and_ended(tmp_path, monkeypatch, capfd):
+    """The others of its folder stay; without a limit it is named all the same."""
+    monkeypatch.setattr(discovery, "SILENT", 0.1)
+    (tmp_path / "a.py").write_text(one("first"))
+    (tmp_path / "b.py").write_text("import steelyard\nwhile True:\n    pass\n")
+    broken = []
+    found = discovery.discover([str(tmp_path)], broken, seconds=0.3)
+    assert [one.name for one in found] == ["first"]
+    (error,) = map(str, broken)
+    assert f"importing {tmp_path / 'b.py'} was not done within 0.3 s" in error
+    assert f"still importing {tmp_path / 'b.py'} after 0.1 s" in capfd.readouterr().err
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL

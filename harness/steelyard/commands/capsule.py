@@ -52,7 +52,7 @@ def command(*, case: str, paths: tuple[str, ...], output: Path, **asked: Any) ->
         blocks=chosen.blocks,
         **asked,
     )
-    turns, _, broken = session.planned(request, chosen.seed)
+    turns, _, broken = session.planned(request, chosen)
     every = {turn.case.id for turn in plan.once(turns)}
     if len(every) > 1:
         raise SteelyardError(

@@ -146,7 +146,9 @@ def _measured(
     from steelyard.report import progress
     from steelyard.store import session
 
-    pairs, absent = claimed.pairs(here, discovery.discover(config.suites(chosen)))
+    pairs, absent = claimed.pairs(
+        here, discovery.discover(config.suites(chosen), seconds=chosen.timeout)
+    )
     if not pairs:
         raise SteelyardError(" ".join(dict.fromkeys(absent.values())))
     request = session.Request((), blocks=chosen.blocks, tags=(TAG,), wait=wait)

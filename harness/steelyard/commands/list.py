@@ -23,6 +23,8 @@ def command(
     small built-in suite.
     """
     chosen = config.load({"suites": paths or None})
-    for case in discovery.find(options.places(chosen, paths), pattern, overrides):
+    for case in discovery.find(
+        options.places(chosen, paths), pattern, overrides, seconds=chosen.timeout
+    ):
         where = "  on a GPU" * plan.needs_gpu(case)
         click.echo(f"{case.id}  {' '.join(map(str, case.modes()))}{where}")

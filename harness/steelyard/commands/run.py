@@ -78,7 +78,7 @@ def command(
         allocations=allocations,
         energy=not {"watts", "joules"}.isdisjoint(wanted),
     )
-    turns, left, broken = session.planned(request, chosen.seed)
+    turns, left, broken = session.planned(request, chosen)
     if left:
         click.echo(f"left out: {left}", err=True)
     if said := session.unused(turns, of_gpu):

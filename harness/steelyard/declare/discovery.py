@@ -9,7 +9,9 @@ import importlib.util
 import math
 import os
 import posix
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -22,9 +24,13 @@ from steelyard.declare.axes import parse_override
 from steelyard.declare.benchmark import Benchmark, Case, raised, select
 from steelyard.errors import SteelyardError, UnjudgedError
 from steelyard.machine.isolation import intact
+from steelyard.machine.printable import printable
 
 ENDS: Final = ("_exit", "execv", "execve")
 """Functions of `os` after which a process, or what it ran, is no more."""
+
+SILENT: Final = 5.0
+"""Seconds after which an import is named: one of PyTorch takes about two."""
 
 
 def find(
@@ -32,31 +38,34 @@ def find(
     pattern: str | None = None,
     overrides: Sequence[str] = (),
     broken: list[SteelyardError] | None = None,
+    seconds: float = math.inf,
 ) -> list[Case]:
     """Return the cases of some places; a pattern may also be one case's exact id.
 
-    ``broken`` is as `discover` takes it.
+    ``broken`` and ``seconds`` are as `discover` takes them.
 
     Raises:
         SteelyardError: nothing matches; the sentence has the nearest.
     """
-    return choose(discover(places, broken), pattern, overrides)
+    return choose(discover(places, broken, seconds), pattern, overrides)
 
 
 def discover(
-    places: Sequence[str], broken: list[SteelyardError] | None = None
+    places: Sequence[str],
+    broken: list[SteelyardError] | None = None,
+    seconds: float = math.inf,
 ) -> list[Benchmark]:
     """Return the benchmarks of ``places``: files, folders, or names of modules.
 
     What is wrong with a file of a folder is added to ``broken``, where that is given
-    and another file has benchmarks.
+    and another file has benchmarks. An import may take ``seconds``.
 
     Raises:
         SteelyardError: a place does not exist or cannot be imported, two benchmarks
             share a name, or there is none.
     """
     found: dict[str, Benchmark] = {}
-    for module in [m for place in places for m in _modules(place, broken)]:
+    for module in [m for place in places for m in _modules(place, broken, seconds)]:
         for one in _benchmarks(module):
             other = found.setdefault(one.name, one)
             if other is not one:
@@ -153,7 +162,9 @@ def _root(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _modules(place: str, broken: list[SteelyardError] | None) -> Iterator[ModuleType]:
+def _modules(
+    place: str, broken: list[SteelyardError] | None, seconds: float
+) -> Iterator[ModuleType]:
     path = Path(place)
     if path.is_dir():
         for file in sorted(path.rglob("*.py")):
@@ -165,7 +176,7 @@ def _modules(place: str, broken: list[SteelyardError] | None) -> Iterator[Module
             # A folder may hold a setup.py, or anything that should not run.
             if b"steelyard" in file.read_bytes():
                 try:
-                    module = _apart(import_file, file)
+                    module = _apart(import_file, file, seconds)
                 except SteelyardError as error:
                     if broken is None:
                         raise
@@ -173,17 +184,51 @@ def _modules(place: str, broken: list[SteelyardError] | None) -> Iterator[Module
                 else:
                     yield module
     elif path.is_file():
-        yield _apart(import_file, path)
+        yield _apart(import_file, path, seconds)
     elif "/" in place or place.endswith(".py"):
         raise SteelyardError(f"{place} does not exist. Name a file, folder or module.")
     else:
-        yield _apart(_import_name, place)
+        yield _apart(_import_name, place, seconds)
 
 
-def _apart(load: Callable[[Any], ModuleType], place: str | Path) -> ModuleType:
+def _apart(
+    load: Callable[[Any], ModuleType], place: str | Path, seconds: float
+) -> ModuleType:
     """Import a module; of its process that changes nothing else."""
-    with intact():
+    with _watched(place, seconds), intact():
         return load(place)
+
+
+@contextmanager
+def _watched(place: str | Path, seconds: float) -> Iterator[None]:
+    """Name an import that takes long, and end it after ``seconds``."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    process, named = os.getpid(), seconds <= SILENT
+
+    def late(*_: object) -> None:
+        nonlocal named
+        if os.getpid() != process:  # the suite forked
+            return
+        if named:
+            raise UnjudgedError(
+                f"importing {place} was not done within {seconds:g} s and was ended. Look "
+                "for what waits or never stops, or raise `timeout` (STEELYARD_TIMEOUT)."
+            )
+        named = True
+        if math.isfinite(seconds):
+            signal.setitimer(signal.ITIMER_REAL, seconds - SILENT)
+        said = f"still importing {printable(str(place))} after {SILENT:g} s\n"
+        os.write(2, said.encode())
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, min(SILENT, seconds))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
 
 
 def _benchmarks(module: ModuleType) -> list[Benchmark]:

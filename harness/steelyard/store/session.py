@@ -106,7 +106,9 @@ class Outcome:
         return UNRESOLVED if self.missing else FINE
 
 
-def planned(asked: Request, seed: int) -> tuple[Plan, str, BenchmarkError | None]:
+def planned(
+    asked: Request, settings: Config
+) -> tuple[Plan, str, BenchmarkError | None]:
     """Return the turns of a run; nothing is allocated and nothing runs.
 
     Beside them sentences on what is left out: cases for want of a GPU, and files of a
@@ -120,12 +122,14 @@ def planned(asked: Request, seed: int) -> tuple[Plan, str, BenchmarkError | None
     chosen = modes.parse_all(asked.modes) or None
     broken: list[SteelyardError] = []
     try:
-        found = discovery.find(asked.places, asked.pattern, asked.overrides, broken)
+        found = discovery.find(
+            asked.places, asked.pattern, asked.overrides, broken, settings.timeout
+        )
     except SteelyardError as error:
         raise next(iter(broken), error) from None  # what was asked for may be there
     cases, left = plans.require_able(found)
     _check_inputs(read_inputs(asked.inputs), cases)
-    turns = plans.plan(cases, chosen, asked.blocks, seed)
+    turns = plans.plan(cases, chosen, asked.blocks, settings.seed)
     failure = BenchmarkError(" ".join(map(str, broken))) if broken else None
     return turns, " ".join(filter(None, [left, str(failure or "")])), failure
 
