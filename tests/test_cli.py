@@ -119,7 +119,8 @@ def error(*words, code=4):
         (["run", "-p", "n"], "-p 'n' is not of the form"),
         (["run", "-p", "n=1:9:0"], "never ends"),
         (["run", "--mode", "kernel/hot"], "'hot'; expected one of cold, warm"),
-        (["run", "--mode", "latency/warm/0"], "the batch is 0, expected 1 or more"),
+        (["run", "--mode", "latency/warm/0"], "the batch is 0, expected 1 to 9999999"),
+        (["run", "--mode", "latency/warm/1" + 5000 * "0"], "expected 1 to 9999999"),
         (["run", "--tag", ""], "--tag is '', expected a printable word"),
         (["run", "--tag", "@-1"], "--tag is '@-1', expected a printable word"),
         (["run", "--mode", ""], "expected one of kernel"),
@@ -220,6 +221,9 @@ def test_a_dry_run_prints_the_plan_and_measures_nothing(desk):
     assert len(lines) == 6
     assert re.search(r"0 block 0 move\[n=\d+,impl=copy\] kernel/warm", lines[0])
     assert not (desk / ".steelyard").exists()
+    words = ("run", "--dry-run", "--blocks", "1", "-k", "n=8,impl=copy")
+    done = shell.python("-m", "steelyard", *words, "--mode", "kernel/warm", check=True)
+    assert "\n1 case, 1 turn; nothing was measured" in f"\n{done.stderr}"
 
 
 @pytest.mark.usefixtures("desk")

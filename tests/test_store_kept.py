@@ -371,12 +371,12 @@ def test_old_samples_and_old_runs_are_pruned_when_agreed_to(tmp_path):
         running = opened.begin(trials.run(started="2020-01-01T00:00:00+00:00"))
     words = ("store", "prune", "--samples", 90, "--runs", 730, "--store", path)
     asked = steelyard(*words)
-    assert "samples, keeping estimates, of 1 runs" in asked.output
-    assert "everything of 1 runs" in asked.output
-    assert "3 runs stay as they are" in asked.output
+    assert "samples, keeping estimates, of 1 run of" in asked.output
+    assert "everything of 1 run of" in asked.output
+    assert "stay as they are: 3 runs" in asked.output
     assert "give --yes" in asked.output
     kept = steelyard(*words, "--keep", "nightly", "--yes")
-    assert "5 runs stay as they are" in kept.output
+    assert "stay as they are: 5 runs" in kept.output
     with Store.open(str(path)) as opened:
         assert len(opened.trials(old)) == 1
     size = path.stat().st_size

@@ -45,6 +45,11 @@ def left(taken: float, done: int, rest: int, budget: float | None = None) -> str
     return f", about {about} left"
 
 
+def count(number: int, what: str) -> str:
+    """Write a number of things: ``1 case``, ``2 cases``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def size(count: float) -> str:
     """Write a number of bytes in binary units: ``48.0 MiB``."""
     for scale, unit in _SIZES:

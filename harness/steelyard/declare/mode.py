@@ -38,6 +38,9 @@ FLAVOURS: Final = {
 }
 assert tuple(CACHES) == tuple(FLAVOURS) == QUANTITIES
 
+LONGEST: Final = 7
+"""Digits of a batch at most: its calls are spelled out, 80 MB of ten million."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mode:
@@ -90,11 +93,13 @@ def parse(text: str) -> Mode:
         elif word and word in FLAVOURS[quantity]:
             flavour = word
         elif word.isdecimal() and quantity in {"per_launch", "latency"}:
-            batch = int(word)
-            if not batch:
+            digits = word.lstrip("0") or "0"
+            if digits == "0" or len(digits) > LONGEST:
                 raise SteelyardError(
-                    f"mode {text!r}: the batch is 0, expected 1 or more."
+                    f"mode {text[:60]!r}: the batch is {digits[:60]}, expected 1 to "
+                    f"{10**LONGEST - 1}."
                 )
+            batch = int(digits)
         else:
             known = (*CACHES[quantity], *filter(None, FLAVOURS[quantity]))
             raise _unknown(text, word, known)

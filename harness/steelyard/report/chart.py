@@ -43,14 +43,14 @@ STEP: Final = "▲"
 def lines(history: History, width: int) -> Iterator[str]:
     """Yield one history: what it is, the picture, its steps."""
     points = history.points
-    head = [history.case, history.mode, count(len(points), "run")]
+    head = [history.case, history.mode, units.count(len(points), "run")]
     yield "  ".join(filter(None, head))
     if history.left_out:
-        yield f"left out: {count(history.left_out, 'run')} of another machine, method or clock"
+        yield f"left out: {units.count(history.left_out, 'run')} of another machine, method or clock"
     if history.machines > 1:
         yield f"of {history.machines} machines: a step may be from one to another"
     if history.failed:
-        yield f"failed in {count(history.failed, 'run')}"
+        yield f"failed in {units.count(history.failed, 'run')}"
     yield from _picture(history, max(width - MARGIN, 24))
     for step in history.steps:
         yield from _wrapped(said(history, step), width)
@@ -67,8 +67,8 @@ def overview(found: Sequence[History], width: int, limit: int) -> Iterator[str]:
     at = places(found)
     stepped = sum(bool(one.steps) for one in found)
     few = sum(len(one.points) < 2 * FEWEST for one in found)
-    where = f", at {count(len(at), 'commit')}" if at else ""
-    yield f"{stepped} of {count(len(found), 'row')} stepped{where}" + (
+    where = f", at {units.count(len(at), 'commit')}" if at else ""
+    yield f"{stepped} of {units.count(len(found), 'row')} stepped{where}" + (
         f"; fewer than {2 * FEWEST} runs, too few to tell: {few}" if few else ""
     )
     shown = at[:limit]
@@ -78,7 +78,7 @@ def overview(found: Sequence[History], width: int, limit: int) -> Iterator[str]:
     if at:
         yield ""
     if len(at) > limit:
-        yield f"{count(len(at) - limit, 'older commit')} not listed; see --limit."
+        yield f"{units.count(len(at) - limit, 'older commit')} not listed; see --limit."
     if at:
         yield "`steelyard history CASE` draws one."
 
@@ -122,11 +122,6 @@ def share(step: Step) -> str:
     return f"{abs(step.change):.1%} {'slower' if step.change > 0 else 'faster'}"
 
 
-def count(number: int, what: str) -> str:
-    """Write a number of things."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 def day(point: Point) -> str:
     """Write when a run was, to the minute."""
     return point.started[:16].replace("T", " ")
@@ -145,12 +140,12 @@ def _change(step: Step) -> str:
 
 def _when(history: History, step: Step) -> str:
     last, first = history.points[step.at - 1], history.points[step.at]
-    since = count(len(history.points) - step.at, "run")
+    since = units.count(len(history.points) - step.at, "run")
     return f"between {last.name} and {first.name}, {day(first)}, {since} ago"
 
 
 def _episode(history: History, episode: Episode) -> str:
-    runs = count(episode.stop - episode.first, "run")
+    runs = units.count(episode.stop - episode.first, "run")
     way = "slower" if episode.change > 0 else "faster"
     first = history.points[episode.first]
     return f"episode: {abs(episode.change):.1%} {way} for {runs} from {first.name}, {day(first)}"

@@ -9,7 +9,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from steelyard import units
-from steelyard.report.chart import count, day, levels, share, smallest
+from steelyard.report.chart import day, levels, share, smallest
 from steelyard.report.scale import Frame, Scale
 from steelyard.store.series import History, Point
 
@@ -63,7 +63,7 @@ def svg(history: History) -> str:
         *(_mark(p, frame.x(at), frame.y) for at, p in enumerate(history.points)),
         *(_label(label, frame) for label in labels),
     ]
-    said = [history.case, history.mode, count(len(history.points), "run")]
+    said = [history.case, history.mode, units.count(len(history.points), "run")]
     title = "  ".join(filter(None, said))
     return picture(title, frame.y.start + 2 * LINE, parts)
 

@@ -132,5 +132,6 @@ def plan(turns: Plan) -> None:
         click.echo(f"{turn.position:5} block {turn.block} {turn.case.id} {turn.mode}")
     if len(turns) > LISTED:
         click.echo(f"  ... {len(turns) - LISTED} more turns of the same cases")
-    cases = len({turn.case.id for turn in once(turns)})
-    click.echo(f"{cases} cases, {len(turns)} turns; nothing was measured", err=True)
+    cases = units.count(len({turn.case.id for turn in once(turns)}), "case")
+    said = f"{cases}, {units.count(len(turns), 'turn')}; nothing was measured"
+    click.echo(said, err=True)

@@ -15,6 +15,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any, Final
 
+from steelyard import units
 from steelyard.analyse.trial import UNKNOWN, Run
 from steelyard.errors import SteelyardError, StoreError
 from steelyard.machine import facts as machine
@@ -242,5 +243,6 @@ def said_of(found: Old) -> Iterator[str]:
         if heads:
             trials = sum(head.trials for head in heads if not head.pruned)
             first, last = (head.started[:10] for head in (heads[0], heads[-1]))
-            yield f"{what} {len(heads)} runs of {first} to {last}: {trials} trials"
-    yield f"{found.left} runs stay as they are"
+            some, each = units.count(len(heads), "run"), units.count(trials, "trial")
+            yield f"{what} {some} of {first} to {last}: {each}"
+    yield f"stay as they are: {units.count(found.left, 'run')}"

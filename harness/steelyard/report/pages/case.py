@@ -129,9 +129,8 @@ def distribution(row: Row) -> Markup:
             svg.line(start + d, f"k{at % svg.COLOURS}", f"block {trial.block}")
         )
     parts.append(svg.words(LEFT, 12, f"{row.mode}: share of windows that took at most"))
-    about = (
-        f"{len(row.trials)} blocks from {units.duration(low)} to {units.duration(high)}"
-    )
+    blocks = units.count(len(row.trials), "block")
+    about = f"{blocks} from {units.duration(low)} to {units.duration(high)}"
     return svg.picture(WIDE, 132, f"{row.mode}: distribution by block", about, *parts)
 
 

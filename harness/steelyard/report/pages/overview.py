@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from steelyard import units
 from steelyard.analyse.trial import Run
 from steelyard.report import stored
 from steelyard.report.pages.html import Section, page, sheet, tag
@@ -27,5 +28,7 @@ def dumps(
         Section("Pages", [tag("ul", *other)] if other else []),
         Section("Runs", [sheet(table, link=lambda run: pages.get(run.short))]),
     ]
-    about = f"{len(runs)} runs, {sum(counts.values())} trials"
+    about = (
+        f"{units.count(len(runs), 'run')}, {units.count(sum(counts.values()), 'trial')}"
+    )
     return page(f"Store {private.anonymous(name)}", [about], sections, "store")

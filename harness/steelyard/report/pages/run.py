@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
+from steelyard import units
 from steelyard.analyse.rows import Row
 from steelyard.analyse.trial import Run
-from steelyard.report import chart, columns, curves, sweeps, tables, text
+from steelyard.report import columns, curves, sweeps, tables, text
 from steelyard.report.formats import Results
 from steelyard.report.grid import Column, Sheet
 from steelyard.report.pages import case, icicle, roofline
@@ -60,14 +61,14 @@ def _overview(found: Results) -> Iterator[Markup]:
     made = found.rows
     good = [row for row in made if row.estimate]
     failed = sum(not row.trials for row in made)
-    cases = chart.count(len({row.case for row in made}), "case")
+    cases = units.count(len({row.case for row in made}), "case")
     doubts = Counter(doubt for row in made for doubt in row.doubts)
     named = (
         join((", ", tag("a", name, href=f"#d-{name}"), f" {count}"))
         for name, count in doubts.most_common()
     )
     sure = sum(not row.doubts for row in good)
-    rows = chart.count(len(made), "row")
+    rows = units.count(len(made), "row")
     head = f"{cases} in {rows}, {failed} failed. By doubt: none {sure}"
     yield tag("p", head, *named, class_="lead")
     for error in dict.fromkeys(error for row in made for error in row.errors):
