@@ -9,6 +9,7 @@ import sys
 import time
 from collections import defaultdict
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -388,6 +389,34 @@ def test_what_cannot_be_tuned_is_a_sentence(file, arguments, said, tmp_path):
         tune.command.main(asked, standalone_mode=False)
 
 
+@pytest.mark.parametrize("by", ["--keep", "STEELYARD_TUNED"])
+def test_choices_go_to_a_folder_that_is_there(file, tmp_path, by):
+    """None is made; it is said before anything is measured."""
+    kept = str(tmp_path / "mistyped" / "tuned.json")
+    words = ["--keep", kept] if by == "--keep" else []
+    asked = [f"{file}:product", *["--shape", "96x96"] * 2, *words]
+    done = CliRunner(env={"STEELYARD_TUNED": kept}).invoke(tune.command, asked)
+    assert f"{kept} cannot be written: {tmp_path / 'mistyped'} is" in str(
+        done.exception
+    )
+    assert not (tmp_path / "mistyped").exists()
+
+
+def test_a_budget_counts_from_the_command_and_leaves_the_first_kernel(monkeypatch):
+    """What is imported and listed before a kernel is tuned takes of it too."""
+    now = [100.0]
+    monkeypatch.setattr(tune, "perf_counter", lambda: now[0])
+    left = tune._Budget(10.0)
+    now[0] += 4.0
+    assert (left.share(2), left.top(None, 2)) == (3.0, 15)
+    now[0] += 8.0
+    assert (left.more, left.top(None, 1)) == (True, 1)
+    left.spent(
+        SimpleNamespace(seconds={"build": 1.0}, batch=SimpleNamespace(results=[0]))
+    )
+    assert not left.more
+
+
 def test_each_kernel_of_a_program_is_tuned_and_builds_take_what_was_chosen(
     file, tmp_path, monkeypatch
 ):
@@ -501,6 +530,7 @@ def table(tmp_path, monkeypatch):
     """Write a table with a choice for `triad` of 4096, that builds are told to read."""
     kernel, program = library.triad, Tuned.of(SMALL).program
     path = tmp_path / "folder" / "tuned.json"
+    path.parent.mkdir()
     schedule = kernel.candidates(*SMALL_SPECS)[5]
     tuned.keep(str(path), program, parse("cpu"), schedule, {"ratio": 0.9})
     monkeypatch.setenv(tuned.VARIABLE, str(path))

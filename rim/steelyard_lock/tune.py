@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,7 @@ from steelyard.commands import _options as common
 from steelyard.declare import config
 from steelyard.declare.plan import Settings
 from steelyard.errors import FAILED, SteelyardError
+from steelyard.machine import files
 from steelyard_lock.options import MODES, arrays_option, axes_option, sentences
 from steelyard_lock.terminal import progress, show
 
@@ -64,7 +66,8 @@ KEEP = "tuned.json"
 )
 @common.option(
     "--budget",
-    "Build only so many that all kernels take about so long, each its share.",
+    "Build only so many that all kernels take about so long, each its share, but "
+    "measure the finalists in two blocks in any case.",
     "as long as it takes",
     type=click.FloatRange(0, min_open=True),
     metavar="SECONDS",
@@ -109,6 +112,7 @@ def command(
     on, and the finalists confirmed. Every trial is stored: what was stopped goes on when
     it is asked for again.
     """
+    left = _Budget(budget)
     with sentences():
         from steelyard_lock import points, spaces, tuning_report
 
@@ -120,8 +124,10 @@ def command(
             )
             return 0
         place = keep or os.environ.get("STEELYARD_TUNED") or KEEP
+        if place != "off":
+            files.require_writable(place, "--keep" if keep else "the choices' file")
         made = []
-        for done in _tuned(asked_for, _Budget(budget), top, asked):
+        for done in _tuned(asked_for, left, top, asked):
             made.append(done)
             if place != "off":
                 done.keep(place)
@@ -172,18 +178,22 @@ def _tuned(
 
 
 class _Budget:
-    """Seconds for some kernels, in equal shares of what is left for those to come."""
+    """Seconds from now, in equal shares of what is left for the kernels to come."""
 
     FIRST = 0.2
     """Seconds that a candidate is expected to take before any was tuned."""
 
     def __init__(self, seconds: float | None) -> None:
-        self._left, self._each = seconds or math.inf, self.FIRST
+        self._end, self._each = perf_counter() + (seconds or math.inf), self.FIRST
 
     @property
     def more(self) -> bool:
-        """Whether any time is left."""
-        return self._left > 0
+        """Whether any time is left, which the first kernel does not ask."""
+        return self._left > 0 or self._each == self.FIRST
+
+    @property
+    def _left(self) -> float:
+        return self._end - perf_counter()
 
     def share(self, kernels: int) -> float:
         """Return the seconds of the next of so many."""
@@ -197,10 +207,8 @@ class _Budget:
         return count if asked is None else min(count, asked)
 
     def spent(self, done: Tuning) -> None:
-        """Take off what a kernel took, and learn what its candidates did."""
-        taken = sum(done.seconds.values())
-        self._each = taken / len(done.batch.results)
-        self._left -= taken
+        """Learn from a kernel what its candidates took."""
+        self._each = sum(done.seconds.values()) / len(done.batch.results)
 
 
 def _how(

@@ -109,7 +109,6 @@ def keep(
     """
     place = Path(path)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
         with _held(place.parent):
             entries = dict(table(path)) if place.exists() else {}
             plain = json.loads(json.dumps(asdict(schedule)))
