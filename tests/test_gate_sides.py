@@ -214,6 +214,33 @@ def test_a_build_may_make_an_environment_of_its_own(project):
         assert imported(base, "__import__('numpy').__name__") == "numpy"
 
 
+def test_a_build_is_announced(project):
+    """It may take minutes; nothing is said where nothing is built."""
+    said = []
+    with Side.of_ref("HEAD", build="true", say=said.append) as base:
+        assert said == [f"base {base.commit[:12]}: building by `true`"]
+    with Side.of_ref("HEAD", say=said.append):
+        assert len(said) == 1
+
+
+def test_a_library_that_is_older_than_its_source_is_named(project):
+    """A forgotten `make` measures the code of before, which is the same as base's."""
+    (project / ".gitignore").write_text("*.so\n")
+    (project / "kernel.c").write_text("int one;\n")
+    for place in ("libk.so", "libs/site-packages/x.so"):
+        (project / place).parent.mkdir(parents=True, exist_ok=True)
+        (project / place).touch()
+        os.utime(project / place, (1, 1))
+    git(project, "add", ".")
+    assert worktrees.stale(project, worktrees.changed(project, "HEAD")) == (
+        "libk.so of the checkout is older than kernel.c, which changed: if it is made "
+        "of it, build the checkout and gate again"
+    )
+    assert worktrees.stale(project, ("src/mine/__init__.py", "run.sh", "gone.c")) == ""
+    (project / "libk.so").touch()
+    assert worktrees.stale(project, ("kernel.c",)) == ""
+
+
 def test_the_worktree_of_a_killed_gate_is_removed_by_the_next(project, tmp_path):
     """Git knows nothing of it any more; that of a living gate stays."""
     names = [f"{worktrees.PREFIX}{name}" for name in ("left", "used")]

@@ -83,7 +83,7 @@ def gate(
     outcome = Outcome(baseline, ref or judged(here))
     try:
         rules = policy_file.load()
-        with _prepared(here, ref, asked.places, chosen.build) as (head, places):
+        with _prepared(here, ref, asked.places, chosen.build, say) as (head, places):
             listed = listing.of(
                 head, places, asked.pattern, asked.overrides, how.timeout
             )
@@ -122,14 +122,14 @@ def gate(
 
 @contextmanager
 def _prepared(
-    here: Side, ref: str, places: Sequence[str], build: str
+    here: Side, ref: str, places: Sequence[str], build: str, say: Say
 ) -> Iterator[tuple[Side, Sequence[str]]]:
     """Give head's side and its suites: this checkout's, or a commit's own."""
     if not ref:
-        with here.prepared(build) as head:
+        with here.prepared(build, say) as head:
             yield head, places
         return
-    with Side.of_ref(ref, places, build) as side:
+    with Side.of_ref(ref, places, build, say=say) as side:
         yield replace(side, name=HEAD), listing.places_of(side, places)
 
 
@@ -189,6 +189,7 @@ class _Lane:
                     asked.places,
                     self.chosen.build,
                     files=listed.files,
+                    say=self.say,
                 )
             )
             known = listing.known(
@@ -207,6 +208,8 @@ class _Lane:
         if code.problem is not None:
             notes.insert(0, f"the static lane says nothing: {code.problem}")
         files = worktrees.changed(head.root, base.commit)
+        if head.own is None and (old := worktrees.stale(head.root, files)):
+            notes.insert(0, old)
         return replace(
             self._with_findings(outcome, found, runs_of, files, code.changes),
             static=code.changes,

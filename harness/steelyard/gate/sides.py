@@ -15,7 +15,7 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -73,11 +73,13 @@ class Side:
         places: Sequence[str] = (),
         build: str = "",
         files: Sequence[Path] = (),
+        say: Callable[[str], object] = str,
     ) -> Iterator[Self]:
         """Give a commit's side as long as the context lasts.
 
         ``places`` are head's suites, and ``files`` those of them that define a
-        benchmark; what lies within the checkout is measured as a copy.
+        benchmark; what lies within the checkout is measured as a copy. ``say`` is told
+        of builds, which may take minutes.
 
         Raises:
             SteelyardError: there is no such commit.
@@ -88,7 +90,9 @@ class Side:
         worktrees.remove_left(head.root)
         project = projects.find(head.root)
         with worktrees.worktree(head.root, commit) as tree:
-            python, own = _built(tree, build, project.folders, f"base {commit[:12]}")
+            python, own = _built(
+                tree, build, project.folders, f"base {commit[:12]}", say
+            )
             path = [*harness(tree.parent), *_path(head.root, tree, own)]
             variables = {
                 "PYTHONPATH": os.pathsep.join(path),
@@ -109,7 +113,9 @@ class Side:
             )
 
     @contextmanager
-    def prepared(self, build: str = "") -> Iterator[Self]:
+    def prepared(
+        self, build: str = "", say: Callable[[str], object] = str
+    ) -> Iterator[Self]:
         """Give this side with its own sources, as long as the context lasts.
 
         They are installed anew where what is installed is a copy of some commit's.
@@ -129,7 +135,7 @@ class Side:
         worktrees.remove_left(self.root)
         with worktrees.worktree(self.root, "HEAD") as tree:
             worktrees.bring(self.root, tree)
-            python, own = _built(tree, build, project.folders, HEAD)
+            python, own = _built(tree, build, project.folders, HEAD, say)
             path = [*harness(tree.parent), *_path(self.root, self.root, own)]
             origins = _origins(
                 HEAD, project, self.root, own, python=python, besides=path[:1]
@@ -181,9 +187,15 @@ class Side:
 
 
 def _built(
-    tree: Path, build: str, folders: Sequence[str], who: str
+    tree: Path,
+    build: str,
+    folders: Sequence[str],
+    who: str,
+    say: Callable[[str], object],
 ) -> tuple[str, Path | None]:
     """Build a side; return the interpreter that runs it, and where its code lies."""
+    if build or folders:
+        say(f"{who}: {f'building by `{build}`' if build else 'installing it anew'}")
     if build:
         run_build(build, tree, who)
         python = tree / ".venv" / "bin" / "python"

@@ -8,7 +8,7 @@ downloaded.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from typing import Final
 from steelyard.errors import SteelyardError
 from steelyard.machine import git
 from steelyard.process import scratch
+from steelyard.process.origins import INSTALLED
 
 PREFIX: Final = "steelyard-gate-"
 TREE: Final = "tree"
@@ -120,10 +121,11 @@ TIMEOUT: Final = 10
 """Seconds: an explanation is not worth more."""
 
 
-SOURCES: Final = (
-    *("py", "pyx", "pxd", "c", "h", "cc", "cpp", "cxx", "hpp", "cu", "cuh"),
-    *("ptx", "ll", "rs", "f", "f90", "toml", "cmake"),
+COMPILED: Final = (
+    *("pyx", "pxd", "c", "h", "cc", "cpp", "cxx", "hpp", "cu", "cuh"),
+    *("ptx", "ll", "rs", "f", "f90"),
 )
+SOURCES: Final = (*COMPILED, "py", "toml", "cmake")
 """Endings of files that what is measured is made of, or built by."""
 
 
@@ -138,6 +140,33 @@ def changed(folder: Path, base: str) -> tuple[str, ...]:
     line = ("diff", "--name-only", "--no-renames", base, "--", *files)
     names = (git.output(folder, *line, seconds=TIMEOUT) or "").splitlines()
     return tuple(name for name in names if not is_test(name))
+
+
+def stale(folder: Path, changes: Sequence[str]) -> str:
+    """Name a library of a checkout that was built before a source of it changed."""
+    sources = [name for name in changes if Path(name).suffix[1:] in COMPILED]
+    written = {name: _written(folder / name) for name in sources}
+    if not written:
+        return ""
+    last = max(written, key=written.__getitem__)
+    listed = (git.output(folder, "ls-files", "-z", "-o", "--", "*.so") or "").split(
+        "\0"
+    )
+    for name in filter(None, listed):
+        old = _written(folder / name) < written[last]
+        if old and not {*INSTALLED}.intersection(Path(name).parts):
+            return (
+                f"{name} of the checkout is older than {last}, which changed: if it is "
+                "made of it, build the checkout and gate again"
+            )
+    return ""
+
+
+def _written(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def is_test(name: str) -> bool:
