@@ -80,6 +80,16 @@ def test_base_is_a_commit_with_its_own_sources_and_heads_harness(project, tmp_pa
     assert "src/mine" in git(project, "status", "--porcelain")
 
 
+def test_sources_that_a_link_leads_to_are_the_checkouts(project, monkeypatch):
+    """A path by way of a link, such as a home's, would leave base with head's."""
+    link = project.with_name("link")
+    link.symlink_to(project)
+    places = [p for p in sys.path if p != str(project / "src")]
+    monkeypatch.setattr(sys, "path", [str(link / "src"), *places])
+    with Side.of_ref("HEAD", ["suites"]) as base:
+        assert imported(base, "mine.__file__").startswith(str(base.root))
+
+
 def test_head_is_run_with_a_path_like_bases(project):
     """As long, with its own sources where base has base's."""
     with Side.of_ref("HEAD", ["suites"]) as base:

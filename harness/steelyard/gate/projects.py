@@ -76,7 +76,7 @@ def find(root: Path) -> Project:
     """Look for a checkout's own distributions and code in what is installed here."""
     files = frozenset(_listed(root))
     found = _Found(root, files, _declared(root, files))
-    own = [_relative(root, place) for place in path() if is_own(root, place)]
+    own = [_relative(root, place) for place in path(root) if is_own(root, place)]
     for folder in sorted(found.folders or [""], key=len, reverse=True):
         below = [
             one for one in own if one == folder or one.startswith(_join(folder, ""))
@@ -135,11 +135,15 @@ def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def path() -> list[Path]:
-    """Return where modules are looked for, but for where the command was started."""
+def path(root: Path) -> list[Path]:
+    """Return where modules are looked for, but for where the command was started.
+
+    Places of a checkout that a link leads to are where they are.
+    """
     here = Path.cwd()
     stated = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     places = [Path(place or ".").absolute() for place in sys.path]
+    places = [r if is_own(root, r := place.resolve()) else place for place in places]
     started = places[:1] == [here] and here not in [
         Path(p).absolute() for p in stated if p
     ]
@@ -217,7 +221,7 @@ def _is_elsewhere(
     A finder of its own leads to some, and native code is built beside them or in a
     folder that no other commit has.
     """
-    sources = [place for place in path() if is_own(found.root, place)]
+    sources = [place for place in path(found.root) if is_own(found.root, place)]
     sources.append(found.root)  # where workers look last
     finder = any(
         part.endswith(".py") and ".dist-info/" not in part for part in sorted(parts)
@@ -250,7 +254,7 @@ def _first(places: Sequence[Path], name: str) -> Path | None:
 def _is_installed(root: Path, name: str) -> bool:
     """Tell whether a name is imported from elsewhere than from the checkout's sources."""
     standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
-    kept = [place for place in path() if str(place) not in standard]
+    kept = [place for place in path(root) if str(place) not in standard]
     at = _first([one for one in kept if one.name != "lib-dynload"], name)
     return at is not None and not is_own(root, at)
 

@@ -289,7 +289,7 @@ def harness(home: Path) -> list[str]:
 def _path(root: Path, tree: Path, own: Path | None) -> list[str]:
     """Return where a side's workers import from before anything that is installed."""
     found = [str(own)] if own else []
-    for place in projects.path():
+    for place in projects.path(root):
         if projects.is_own(root, place):
             moved = tree / place.relative_to(root)
             found += [str(moved)] if moved.is_dir() else []
