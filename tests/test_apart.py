@@ -12,7 +12,7 @@ import pytest
 
 from steelyard.declare import discovery
 from steelyard.declare.mode import parse
-from steelyard.declare.plan import PlannedTrial, Settings
+from steelyard.declare.plan import PlannedTrial, Settings, plan
 from steelyard.process import runner
 
 WARM = parse("kernel/warm")
@@ -100,3 +100,36 @@ def test_what_a_file_changes_when_imported_holds_for_its_own_cases(tmp_path):
 def unchanged(monkeypatch):
     """Have workers find the suite."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+
+
+def test_code_that_is_edited_during_a_run_is_a_doubt(tmp_path):
+    """From the edit on: blocks before are of other code."""
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "unedited.py").touch()
+    helper = tmp_path / "edited_helper.py"
+    helper.write_text("def work(x, out):\n    out[:] = x\n")
+    (tmp_path / "suite.py").write_text(EDITED)
+    (suite,) = discovery.discover([str(tmp_path / "suite.py")])
+    told = []
+
+    def keep(trial):
+        told.append(trial)
+        if len(told) == 2:
+            helper.write_text("def work(x, out):\n    out[:] = 1 * x\n")
+
+    runner.run(plan(suite.cases(), [WARM], 4, seed=0), QUICK, keep, lambda _: None)
+    assert {t.error for t in told} == {None}
+    assert [("edited" in t.doubts) for t in told] == [False, False, True, True]
+    assert told[-1].extra["edited"] == ["edited_helper.py"]
+
+
+EDITED = """
+import edited_helper, unedited
+from steelyard import benchmark
+
+@benchmark
+def moving(b):
+    x = b.input(64)
+    y = b.output(64)
+    return b.launch(edited_helper.work, x, out=y)
+"""

@@ -16,15 +16,26 @@ import json
 import os
 import sys
 import sysconfig
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Self
 
+from steelyard.analyse.doubts.work import EDITED
+from steelyard.analyse.trial import Trial
+from steelyard.declare import config
 from steelyard.machine.decoding import made
 
 VARIABLE: Final = "STEELYARD_ORIGINS"
+
+STARTED: Final = time.time_ns()
+"""When this process began, by the clock of file systems."""
+
+BEGAN: Final = "began"
+"""A file of the run's folder that is as old as the run's first turn."""
 
 SHOWN: Final = 3
 """Modules that a refusal names."""
@@ -109,6 +120,44 @@ def _within(file: str, places: tuple[str, ...]) -> bool:
 @functools.cache
 def _real(file: str) -> str:
     return os.path.realpath(file)
+
+
+def begin(scratch: str) -> None:
+    """Note in the run's folder, where there is one, that turns have begun."""
+    if scratch:
+        with suppress(OSError), Path(scratch, BEGAN).open("x"):
+            pass
+
+
+def watched(trial: Trial, scratch: str) -> Trial:
+    """Return a trial with its doubt if its code was edited while the run was under way."""
+    found = _edited(scratch, Path(trial.hashes.get("file", "")).parent)
+    if not found:
+        return trial
+    extra = {**trial.extra, "edited": found}
+    return replace(trial, extra=extra, doubts=(*trial.doubts, EDITED.name))
+
+
+def _edited(scratch: str, suite: Path) -> list[str]:
+    """Name code of a project that changed after the first turn and before this process.
+
+    Processes before had other code. The time is that of the inode, which nobody sets.
+    """
+    began = _changed(str(Path(scratch, BEGAN))) if scratch else 0
+    if not began:
+        return []
+    project = str(config.nearest(suite, config.MARKS) or suite)
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    own = [f for f in {*files, *_mapped()} if f and _within(f, (project,))]
+    late = (f for f in own if began < _changed(f) < STARTED)
+    return sorted(os.path.relpath(f, project) for f in late)
+
+
+def _changed(file: str) -> int:
+    try:
+        return Path(file).stat().st_ctime_ns
+    except OSError:
+        return 0
 
 
 CODE: Final = (".py", ".so")

@@ -78,10 +78,11 @@ class CaseCache:
         """
         with self._isolation.turn(_file(turn.case.benchmark.path)) as changed:
             trial = self._in_turn(turn, settings)
-        return self._noted(trial, changed)
+        return self._noted(trial, changed, settings)
 
-    def _noted(self, trial: Trial, changed: Sequence[str]) -> Trial:
+    def _noted(self, trial: Trial, changed: Sequence[str], settings: Settings) -> Trial:
         """Return a trial with what it changed, and what its process had been through."""
+        trial = origins.watched(trial, settings.scratch)
         threads = len(list(Path("/proc/self/task").iterdir()))
         process = {"turn": self._turns, "threads": threads, "modules": len(sys.modules)}
         self._turns += 1
@@ -232,6 +233,7 @@ class CaseCache:
         if message["ask"] == wire.SOLVE:
             return self.solve(message, settings)
         self._isolation.end()
+        origins.begin(settings.scratch)
         file, ask = _file(Path(message["path"])), message["ask"]
         turn = self._isolation.imported(file, lambda: wire.turn_of(message))
         answer: wire.Message
@@ -242,11 +244,13 @@ class CaseCache:
         elif ask == wire.BOTH:
             with self._isolation.turn(file) as changed:
                 both = self.measure_pair(turn, settings, message["beside"])
-            answer = {"trials": [asdict(self._noted(one, changed)) for one in both]}
+            answer = {
+                "trials": [asdict(self._noted(one, changed, settings)) for one in both]
+            }
         elif ask == wire.MANY:
             with self._isolation.turn(file) as changed:
                 trials = self.measure_many(turn, settings, message["beside"]["rest"])
-            noted = [self._noted(one, changed) for one in trials]
+            noted = [self._noted(one, changed, settings) for one in trials]
             answer = {"trials": [asdict(one) for one in noted]} if noted else {}
             wrong = any(one.error for one in noted)
         else:

@@ -78,6 +78,14 @@ COLLAPSED_INPUT: Final = Doubt(
     lambda s: bool(s.extra.get("collapsed", False)),
 )
 
+EDITED: Final = Doubt(
+    "edited",
+    "code of the case was edited while the run was under way, so its blocks are of "
+    "different code: see edited of `steelyard show RUN CASE`; measure again",
+    Act.OPEN,
+    "a number of two codes is of neither",
+)
+
 IDLE: Final = Doubt(
     "idle",
     "the processor was idle for half of the windows and more: the work sleeps, "
