@@ -19,7 +19,8 @@ def assigned(frame: FrameType) -> str:
     if at not in code or not code[at].opname.startswith("STORE_"):
         raise BenchmarkError(
             f"a buffer declared on line {frame.f_lineno} of {frame.f_code.co_name} "
-            "is not assigned to a variable. Assign it, or give it a name=."
+            "is not assigned to a variable by itself. Write x = b.input(...), each buffer "
+            "in a statement of its own, or give it a name=."
         )
     return str(code[at].argval)
 

@@ -42,7 +42,7 @@ QUIET: Final = frozenset({str(Verdict.SAME), str(Verdict.IDENTICAL_CODE)})
 """What nobody needs to look at."""
 
 MEANINGS: Final = {
-    str(Verdict.UNRESOLVED): "too few blocks; a note says how many more are needed",
+    str(Verdict.UNRESOLVED): "too few blocks, or a doubt; a note says which",
     str(Verdict.NOT_GATEABLE): "this machine cannot detect a change of the tolerance's "
     "size",
     str(

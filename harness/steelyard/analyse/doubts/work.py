@@ -62,8 +62,8 @@ ALLOCATES: Final = Doubt(
 
 CHANGES_PROCESS: Final = Doubt(
     "changes-process",
-    "the case changed its process for good: `steelyard show RUN CASE` lists what "
-    "under changed; it was put back for the next case. Have the case do so",
+    "the case changed its process for good: `steelyard show RUN CASE` lists what it "
+    "changed, which was put back for the next case. Have the case do so",
     Act.PRINT,
     "what a case sets up for itself is part of what its user runs",
 )
@@ -81,7 +81,7 @@ COLLAPSED_INPUT: Final = Doubt(
 EDITED: Final = Doubt(
     "edited",
     "code of the case was edited while the run was under way, so its blocks are of "
-    "different code: see edited of `steelyard show RUN CASE`; measure again",
+    "different code: `steelyard show RUN CASE` lists the files; measure again",
     Act.OPEN,
     "a number of two codes is of neither",
 )
