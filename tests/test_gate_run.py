@@ -111,6 +111,47 @@ def test_a_case_that_fails_on_head_fails_and_a_vanished_one_too(shop):
     assert {one["verdict"] for one in found.values()} == {None}
 
 
+TOGETHER = """
+from steelyard import benchmark
+
+def work(x, out):
+    out[:] = ({factor}) * x
+
+@benchmark(n=[{sizes}])
+def scaling(b, n):
+    b.mode("kernel/warm")
+    x = b.input(n)
+    y = b.output(n){more}
+    b.check(lambda x: x, x)
+    return b.launch(work, x, out=y)
+"""
+
+
+def test_a_kernel_in_a_suite_is_each_sides_own(shop):
+    """As the README has it; of cases that changed too both run head's, which is said."""
+    suite = shop / "suites" / "adding.py"
+
+    def write(factor, sizes="100", more=""):
+        suite.write_text(TOGETHER.format(factor=factor, sizes=sizes, more=more))
+
+    write("1")
+    git(shop, "commit", "-qam", "a kernel in a suite")
+    write("[] and 1")  # fails
+    code, found, _ = gate(shop)
+    assert (code, found["scaling[n=100]"]["verdict"]) == (FAILED, None)
+    git(shop, "commit", "-qam", "a kernel that fails")
+    write("1")
+    code, _, document = gate(shop)
+    assert "the baseline runs none of 1 cases" in document["problem"]["sentence"]
+    git(shop, "commit", "-qam", "one that does not")
+    for changes in ({"sizes": "100, 200"}, {"more": "\n    b.count(items=n)"}):
+        write("1 + 0", **changes)
+        code, found, _ = gate(shop)
+        assert code == UNRESOLVED
+        assert {one["verdict"] for one in found.values()} == {"unresolved"}
+        assert "both sides ran the checkout's" in found["scaling[n=100]"]["note"]
+
+
 def test_a_base_whose_suites_cannot_be_imported_gives_no_verdict(shop):
     """A suite that is new beside them does not make all of them new."""
     broken = shop / "src" / "mine" / "__init__.py"

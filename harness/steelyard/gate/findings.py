@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from steelyard.analyse.doubts.samples import DEPENDENT_BLOCKS, NOISY_MEAN
@@ -69,6 +70,20 @@ def finding(point: Point, verdict: Verdict | None, **more: Any) -> Finding:
         file=str(benchmark.path),
         line=benchmark.line,
         **more,
+    )
+
+
+def without(found: Sequence[Finding], blind: Collection[str]) -> tuple[Finding, ...]:
+    """Return findings with those open that compare a function of the suites with itself."""
+    note = (
+        "its kernel lies in a suite that changed, whose cases changed too, so both sides "
+        "ran the checkout's kernel; move it into a module"
+    )
+    return tuple(
+        replace(one, verdict=Verdict.UNRESOLVED, note=note)
+        if one.case in blind and one.verdict is not None
+        else one
+        for one in found
     )
 
 

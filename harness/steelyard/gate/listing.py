@@ -15,7 +15,6 @@ from typing import Final
 
 from steelyard.declare import mode
 from steelyard.declare.benchmark import (
-    Case,
     Described,
     DescribedCase,
     Description,
@@ -60,7 +59,7 @@ class Listed(DescribedCase):
 class Listing:
     """What a side's suites have."""
 
-    cases: list[Case]
+    cases: list[Listed]
     """Those that were asked for."""
     every: frozenset[str]
     """The ids of all of them."""
@@ -128,8 +127,10 @@ def known(
     pattern: str | None,
     overrides: Sequence[str],
     seconds: float = TIMEOUT,
-) -> frozenset[str]:
-    """Return the ids that base's own suites have; none where base has no such suites.
+) -> dict[str, str]:
+    """Return the ids that base's own suites have, with the hashes of their definitions.
+
+    None where base has no such suites.
 
     They are read before head's are put in their place.
 
@@ -138,7 +139,7 @@ def known(
     """
     asked = places_of(base, places)
     if not asked:
-        return frozenset()
+        return {}
     try:
         found = of(base, asked, pattern, overrides, seconds)
     except UnjudgedError as error:
@@ -148,8 +149,26 @@ def known(
             "command that makes what they import."
         ) from error
     except SteelyardError:  # they have nothing of what was asked for
-        return frozenset()
-    return frozenset(case.id for case in found.cases)
+        return {}
+    return definitions(found.cases)
+
+
+def of_changed_suites(base: Side, cases: Sequence[Listed]) -> set[str]:
+    """Return the cases that launch a function of a file of suites that base has otherwise.
+
+    Once head's suites are in place, both sides launch head's function.
+    """
+    return {case.id for case in cases if case.said["own"] and _differs(base, case)}
+
+
+def _differs(base: Side, case: Listed) -> bool:
+    here, there = case.benchmark.path, base.path_of(case.benchmark.path)
+    return there.exists() and there.read_bytes() != here.read_bytes()
+
+
+def definitions(cases: Sequence[Listed]) -> dict[str, str]:
+    """Return what cases measure, but for the code, as hashes by their ids."""
+    return {case.id: str(case.said["definition"]) for case in cases}
 
 
 def places_of(side: Side, places: Sequence[str]) -> list[str]:

@@ -199,8 +199,13 @@ class _Lane:
                 asked.overrides,
                 self.how.timeout,
             )
-            base.install_suites()
+            blind: set[str] = set()
+            if not listing.definitions(listed.cases).items() <= known.items():
+                # Cases are new or others: base measures head's.
+                blind = listing.of_changed_suites(base, listed.cases)
+                base.install_suites()
             found, runs_of = self._in_turn(base, head.beside(base), points, known)
+            found = findings.without(found, blind)
         ids = listed.every | {point.case.id for point in points}
         found += tuple(findings.vanished(known, ids))
         code = _code(head, base.commit)
