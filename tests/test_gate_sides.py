@@ -245,8 +245,10 @@ def test_a_library_that_is_older_than_its_source_is_named(project):
         "of it, build the checkout and gate again"
     )
     assert worktrees.stale(project, ("src/mine/__init__.py", "run.sh", "gone.c")) == ""
+    (project / "build_k.py").write_text('ffi.set_source("_k", "int one;")\n')
+    assert "older than build_k.py" in worktrees.stale(project, ("build_k.py",))
     (project / "libk.so").touch()
-    assert worktrees.stale(project, ("kernel.c",)) == ""
+    assert worktrees.stale(project, ("kernel.c", "build_k.py")) == ""
 
 
 def test_the_worktree_of_a_killed_gate_is_removed_by_the_next(project, tmp_path):

@@ -144,7 +144,7 @@ def changed(folder: Path, base: str) -> tuple[str, ...]:
 
 def stale(folder: Path, changes: Sequence[str]) -> str:
     """Name a library of a checkout that was built before a source of it changed."""
-    sources = [name for name in changes if Path(name).suffix[1:] in COMPILED]
+    sources = [name for name in changes if _is_compiled(folder / name)]
     written = {name: _written(folder / name) for name in sources}
     if not written:
         return ""
@@ -160,6 +160,17 @@ def stale(folder: Path, changes: Sequence[str]) -> str:
                 "made of it, build the checkout and gate again"
             )
     return ""
+
+
+def _is_compiled(file: Path) -> bool:
+    """Tell whether a library may be made of a file; cffi's and setuptools' are Python."""
+    if file.suffix != ".py":
+        return file.suffix[1:] in COMPILED
+    try:
+        text = file.read_bytes()
+    except OSError:
+        return False
+    return b"set_source(" in text or b"Extension(" in text
 
 
 def _written(file: Path) -> float:
