@@ -12,13 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.analyse.verdict import Verdict
+from steelyard.declare import config
+from steelyard.declare.plan import Settings
 from steelyard.errors import FAILED, FINE, UNRESOLVED
 from steelyard.fleet import pairs
 from steelyard.fleet.bisect import Decision, Found, Outcome, Side, bisect, search
+from steelyard.fleet.commits import Commits
 from steelyard.fleet.pairs import Comparison
 from steelyard.gate import decide
 from steelyard.gate.decide import Evidence
 from steelyard.report import bisected
+from steelyard.store.session import Request
 from steelyard.store.store import Store
 
 COMMITS = [f"{at:040x}" for at in range(1, 65)]
@@ -300,6 +304,25 @@ def test_what_cannot_be_searched_is_one_sentence(repository):
     ):
         done = shell.command("bisect", *words, code=4)
         assert said in done.output
+
+
+def test_a_commits_own_suites_are_measured_where_the_case_is_the_same(repository):
+    """A kernel may lie in a suite; what cannot be imported runs the checkout's."""
+    suite = Path("suites/bench_work.py")
+    changed = f"{suite.read_text()}# another\n"
+    suite.write_text(changed)
+    asked = Request(["suites"])
+    with Commits.opened("spinning", asked, config.load(), Settings()) as compare:
+        for commit, own in zip(repository, (True, True, False, True), strict=True):
+            with compare._side(commit) as side:
+                text = (side.root / suite).read_text()
+                assert (text == SUITE, text == changed) == (own, not own)
+        suite.write_text(SUITE.replace("kernel/warm", "kernel/cold"))
+    with (
+        Commits.opened("spinning", asked, config.load(), Settings()) as compare,
+        compare._side(repository[0]) as side,
+    ):
+        assert "kernel/cold" in (side.root / suite).read_text()
 
 
 def test_without_suites_it_is_said_how_to_name_them(repository):

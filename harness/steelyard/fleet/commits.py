@@ -54,8 +54,10 @@ class Commits:
     """Compares commits in one case and mode; every trial is stored."""
 
     head: Side
-    """The checkout, whose suites every commit is measured by."""
+    """The checkout, whose suites commits are measured by that have other cases."""
     point: Point
+    definition: str
+    """What the case measures, but for the code, as `listing.definitions` has it."""
     files: tuple[Path, ...]
     """That define a benchmark."""
     asked: Request
@@ -85,7 +87,9 @@ class Commits:
             )
         how, device = on_gpu(points[:1], how, chosen)
         with Store.open(chosen.store) as store:
-            yield cls(head, points[0], listed.files, asked, chosen, how, store, device)
+            definition = listing.definitions(listed.cases)[points[0].case.id]
+            given = asked, chosen, how, store, device
+            yield cls(head, points[0], definition, listed.files, *given)
 
     @property
     def machines(self) -> tuple[str]:
@@ -135,8 +139,18 @@ class Commits:
     def _side(self, commit: str) -> Iterator[Side]:
         places, build = self.asked.places, self.chosen.build
         with Side.of_ref(commit, places, build, files=self.files) as side:
-            side.install_suites()
+            if self._own_definition(side) != self.definition:
+                side.install_suites()
             yield side
+
+    def _own_definition(self, side: Side) -> str | None:
+        """Return what the case measures by a commit's own suites, if they have it."""
+        case, asked = self.point.case.id, self.asked
+        try:
+            limits = asked.overrides, self.how.timeout
+            return listing.known(side, asked.places, case, *limits).get(case)
+        except UnjudgedError:
+            return None
 
     def _compared(
         self, blocks: Blocks, policy: Policy, known: Sequence[Mapping[str, Any]]
