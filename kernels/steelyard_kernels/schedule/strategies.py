@@ -79,7 +79,7 @@ def is_one(program: Program) -> bool:
         return True
     if kind == "carries":
         return _is_held(program.nodes) or not all(map(walks, beyond(program)))
-    walked = {node.arg.shape for node in program.nodes if isinstance(node, Reduce)}
+    walked = {node.arg.shape for node in program.nodes if isinstance(node, expr.Reduce)}
     if kind == "loops" or not one_space(program) or len(walked) > 1:
         return False  # of several axes a thread may have all but one
     return in_place(program, rows=kind == "rows")
