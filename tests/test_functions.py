@@ -112,6 +112,15 @@ def test_a_function_of_two_stays_within_its_stated_error(elementwise, op, dtype)
     assert ulps(seen, exact) <= row.ulps[dtype == "float64"]
 
 
+def test_whole_powers_of_whole_numbers_are_exact(elementwise):
+    """As NumPy's: 10.0**5 is 100000, where float64 has room for it."""
+    x, y = (each.ravel() for each in np.meshgrid(np.arange(1.0, 30), np.arange(12.0)))
+    fits = np.power(x, y) < 2**53
+    given_ = [x[fits].copy(), y[fits].copy()]
+    seen = elementwise(lambda b, *xs: b.let("pow", *xs), given_, float64)
+    assert seen.tolist() == [int(a) ** int(n) for a, n in zip(*given_, strict=True)]
+
+
 NUMBERS = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 1e30, np.inf, -np.inf, np.nan]
 EXACT = [
     *("floor_divide", "remainder", "copysign", "nextafter", "atan2", "pow", "hypot"),

@@ -359,7 +359,7 @@ FUNCTIONS: Final = (
         ),
         cost=Cost(60, 30, (150.0, 50.0), (400.0, 200.0)),
         decompose=power.power,
-        ulps=(0.51, 1.45),
+        ulps=(0.51, 0.7),
         cuda="pow{f}({a}, {b})",
         kinds=NUMBER,
     ),

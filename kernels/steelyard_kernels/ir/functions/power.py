@@ -18,7 +18,9 @@ from steelyard_kernels.ir.functions.exp_log import (
     exp,
     log,
     log_near_one,
+    magic,
     parts,
+    reduced,
 )
 from steelyard_kernels.ir.functions.floats import Floats, Statements
 from steelyard_kernels.ir.loops import Operand
@@ -83,15 +85,24 @@ def power(b: Statements, x: Operand, y: Operand) -> Operand:
 def _exp_of_product(s: Floats, size: Operand, y: Operand) -> Operand:
     """Return e**(y log size) of float64, the product in two numbers."""
     b = s.b
+    c, one = EXP[s.dtype], s.number(1.0)
     high, low = _log_in_two(s, size)
     product = b.let("multiply", y, high)
     rest = s.fma(y, low, s.fma(y, high, b.let("negative", product)))
-    c = EXP[s.dtype]
     bounded = b.let("less", b.let("abs", product), s.number(2 * c.highest))
-    value = exp(b, product)  # rest is far below 1: e**rest is 1 + rest
     more = b.let("where", bounded, rest, s.number(0.0))
-    infinite = b.let("equal", value, s.number(math.inf))
-    return b.let("where", infinite, value, s.fma(value, more, value))
+    product = s.at_most(s.at_least(product, c.lowest), c.highest)
+    shifted, r = reduced(s, product)
+    n = b.let("subtract", shifted, s.number(magic(s)))
+    whole = s.fma(n, s.number(-c.ln2_high), product)  # exact
+    lost = s.fma(n, s.number(-c.ln2_low), b.let("subtract", whole, r))
+    more = b.let("add", more, lost)
+    # e**(r + more) = e**r + more e**r, and e**r = 1 + r, in two numbers, + r**2 q(r)
+    near = b.let("add", one, r)
+    left = b.let("add", b.let("subtract", one, near), r)
+    left = s.fma(b.let("multiply", r, r), s.polynomial(r, c.q), left)
+    left = s.fma(more, b.let("add", near, left), left)
+    return b.let("scaled", b.let("add", near, left), n)
 
 
 def _log_in_two(s: Floats, x: Operand) -> tuple[Operand, Operand]:
