@@ -3,7 +3,6 @@
 Nothing here needs PyTorch: see `torch_graphs`. `test_from_torch_live` does.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -108,13 +107,8 @@ def test_what_a_row_refuses_has_the_line_too():
     many = Graph("Model", (*many.inputs, mask), many.calls, many.outputs)
     with pytest.raises(Unsupported, match=r"index_put.default at model.py:7 writes as"):
         KernelFunction(function_of(many)).program(*specs(many))
-    how = (Ref("x"), 0, Ref("x"), Ref("x"))
-    (call,) = calls("aten.scatter.reduce", args=how).calls
-    call = replace(call, keywords={"reduce": "add"})
-    graph = Graph("Model", many.inputs[:1], (call,), (Ref("call0"),))
-    with pytest.raises(
-        Unsupported, match=r"scatter.reduce at model.py:7 is called .* 'reduce'"
-    ):
+    graph = calls("aten.mm.dtype", args=(Ref("x"), Ref("x"), "float32"))
+    with pytest.raises(Unsupported, match=r"mm.dtype at model.py:7 is called .* many"):
         KernelFunction(function_of(graph)).program(*specs(graph))
 
 

@@ -40,7 +40,7 @@ def agrees(model, *args, tolerance=1e-12):
         np.testing.assert_allclose(one, other.numpy(), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.filterwarnings("ignore:.*degrees of freedom:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*(degrees of freedom|is deprecated|in beta)")
 @pytest.mark.parametrize("name", RESULTS)
 def test_cases_are_what_pytorch_says_today(name):
     """The stored results, and what the installed PyTorch exports."""
@@ -174,6 +174,12 @@ def test_a_model_without_weights_or_arguments_has_no_constants():
     (schedule, *_) = kernel.candidates()
     _, work = bound(kernel, x, schedule=schedule)
     assert work.kept is None
+
+
+def test_a_model_without_arguments_returns_tensors():
+    """As it does itself."""
+    kernel = from_torch(torch_cases.Function(lambda: torch.eye(2)), ())
+    assert torch.equal(kernel(), torch.eye(2))
 
 
 def test_an_exported_program_is_a_model():

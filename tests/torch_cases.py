@@ -236,6 +236,32 @@ def ranked(x, i, s):
     )  # fmt: skip
 
 
+def points(x, i):
+    """Return what tensors without axes have along their only one."""
+    return (
+        x.sum(0), x.mean(0), x.prod(0), x.amax(0), x.amin(0), *x.max(-1), *x.min(0), x.argmax(0), x.argmin(0),
+        x.any(0), x.cumsum(0), x.cumprod(0), x.logcumsumexp(0), *x.cummax(0), *x.cummin(0), *x.topk(1), *x.sort(),
+        *x.kthvalue(1), *x.median(0), *x.nanmedian(0), x.softmax(0), x.log_softmax(0), x.var(0, correction=0),
+        *torch.var_mean(x, 0, correction=0), x.flip(0), x.index_select(0, i), x.gather(0, i), x.unfold(0, 1, 1),
+        x.scatter(0, i, 2), x.scatter_add(0, i, x), x.scatter_reduce(0, i, x, "sum"), x.scatter(0, i, x, reduce="add"),
+        x.scatter(0, i, 2, reduce="multiply"), x[None].index_reduce(0, i, x[None], "amax"),
+    )  # fmt: skip
+
+
+def placed(x, i, w, m):
+    """Return values at places in an order, along diagonals, in whole rows."""
+    few = i[:2].view(1, 2).expand(1, 2)
+    return (
+        *torch.tril_indices(4, 5, -1), torch.triu_indices(3, 4, 1), torch.tril_indices(0, 3), x.angle(), (x * math.nan).angle(),
+        x.diagonal_scatter(w[0, :, :2]), x.diagonal_scatter(w[0, :3, :2], 2, 0, 2), x.diagonal_scatter(w[0, :3, :2], -1, 2, 0),
+        x.masked_scatter(m, w), x.masked_scatter(m[:, 1:2], w), torch.bucketize(x.sum(), w[0, 0].sort()[0], right=True),
+        torch.bucketize(0.3, w[0, 0].sort()[0]), torch.addbmm(w[0], w, x[:, :1].mT @ x[:, :1], beta=0.5, alpha=2),
+        *[x.index_reduce(0, i[:2] * 0 + 1, w[:, :3], how, include_self=kept) for how in ("amax", "amin", "mean", "prod") for kept in (True, False)],
+        x[0].scatter_reduce(1, few, w[0, :1, :2], "amax", include_self=False), x[0].scatter(0, few, w[0], reduce="multiply"),
+        torch.ops.aten._embedding_bag_forward_only(x[0], i, i[:1] * 0)[0],
+    )  # fmt: skip
+
+
 def gathered(x, i, w, u):
     """Return what is made of several values for each place, and of bags of them."""
     at, starts = i.view(3, 1, 1).expand(3, 3, 4), torch.arange(4) ** 2
@@ -360,6 +386,8 @@ FUNCTIONS = {
     "put": (put, R, Given("3:int64", 0, 2), "3x4:bool", "2x4x4"),
     "in_order": (in_order, R, "9:int32", "4x3:bool"),
     "ranked": (ranked, R, "9:int32", "5:float64"),
+    "points": (points, Given(""), Given(":int64", 0, 0)),
+    "placed": (placed, R, Given("3:int64", 0, 2), "2x4x4", "2x3x4:bool"),
     "gathered": (gathered, R, Given("3:int64", 0, 1), "3x3x4", "9"),
     "more": (more, A, A, Given("2x3:int64", -3, 3)),
     "multiplied": (multiplied, R, "4x5", "5", "5"),

@@ -56,12 +56,13 @@ class Structure:
 
     @staticmethod
     def has_tensors(args: tuple[Any, ...], keywords: Mapping[str, Any]) -> bool:
-        """Say whether an argument is PyTorch's tensor."""
+        """Say whether an argument is PyTorch's tensor, or none an array."""
         import torch
         from torch.utils import _pytree as pytree
 
         leaves = pytree.tree_leaves((args, dict(keywords)))
-        return any(isinstance(leaf, torch.Tensor) for leaf in leaves)
+        tensors = any(isinstance(leaf, torch.Tensor) for leaf in leaves)
+        return tensors or not any(hasattr(leaf, "dtype") for leaf in leaves)
 
     def result(self, results: Sequence[Any]) -> Any:
         """Return results in the model's structure, with its constants."""

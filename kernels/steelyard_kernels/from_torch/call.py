@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import reduce, wraps
 from typing import Any, Final, TypeAlias
 
 from steelyard_kernels import array as xp
@@ -60,6 +60,24 @@ Row: TypeAlias = Callable[..., Any]
 
 They are rounded to the dtypes that PyTorch says they have.
 """
+
+
+def of_lines(row: Row) -> Row:
+    """Return a row to which tensors without axes are lines of one element, as to PyTorch."""
+
+    @wraps(row)
+    def taken(site: Site, *given: Any, **named: Any) -> Any:
+        points = [isinstance(x, Array) and not x.ndim for x in given]
+        if not any(points):
+            return row(site, *given, **named)
+        pairs = zip(given, points, strict=True)
+        found = row(site, *(xp.reshape(x, (1,)) if p else x for x, p in pairs), **named)
+        if not isinstance(found, tuple):
+            return xp.reshape(found, site.shape)
+        both = zip(found, site.call.results, strict=False)
+        return tuple(xp.reshape(x, r.shape) if r else x for x, r in both)
+
+    return taken
 
 
 def wide(dtype: DType) -> DType:

@@ -165,6 +165,7 @@ ROWS: Final[dict[str, Row]] = {
     "__lshift__": _same(xp.bitwise_left_shift),
     "__rshift__": _same(xp.bitwise_right_shift),
     "add": _scaled(xp.add),
+    "angle": _same(lambda x: xp.where(x < 0, math.pi, xp.where(xp.isnan(x), x, 0))),
     "bitwise_not": _same(xp.bitwise_invert),
     "clamp": _clamped,
     "div": _divided,

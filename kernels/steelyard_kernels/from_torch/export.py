@@ -26,7 +26,6 @@ WHOLE: Final = ("scaled_dot_product_attention", "linear", "matmul", "layer_norm"
 
 APART: Final = (
     "addmv.default",
-    "bucketize.Tensor",
     "dist.default",
     "grid_sampler_2d.default",
     "linalg_vector_norm.default",

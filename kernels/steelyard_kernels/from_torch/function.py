@@ -49,7 +49,7 @@ class TorchKernel(ImportedKernel):
     def __call__(self, *args: Any, out: Any = None, **keywords: Any) -> Any:
         """Run once; return what the model does.
 
-        Results are tensors where an argument is one, else NumPy's arrays. On a GPU it
+        Results are NumPy's arrays where arguments are, else tensors. On a GPU it
         is submitted and not waited for. `out` are tensors or arrays that have room for
         the results, in a list where there are several.
         """

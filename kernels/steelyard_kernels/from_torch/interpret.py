@@ -18,7 +18,7 @@ from steelyard_kernels.from_torch import (
     windows,
     writes,
 )
-from steelyard_kernels.from_torch.call import Row, Site, converted
+from steelyard_kernels.from_torch.call import Row, Site, converted, of_lines
 from steelyard_kernels.from_torch.graph import (
     Argument,
     Call,
@@ -31,13 +31,25 @@ from steelyard_kernels.from_torch.graph import (
 from steelyard_kernels.function import KernelFunction
 from steelyard_kernels.imported import identifier
 
-ROWS: Final[Mapping[str, Row]] = {
+_ROWS: Final[Mapping[str, Row]] = {
     **elementwise.ROWS,
     **norms.ROWS,
     **shapes.ROWS,
     **sums.ROWS,
     **windows.ROWS,
     **writes.ROWS,
+}
+_OF_LINES: Final = """
+    _log_softmax _softmax amax amin any argmax argmin cummax cummin cumprod cumsum flip
+    gather index_reduce index_select kthvalue logcumsumexp max.dim mean median min.dim
+    nanmedian prod scatter scatter.reduce scatter.value_reduce scatter_add
+    scatter_reduce.two sort sum topk unfold var var_mean
+"""
+"""Operations along axes, of which tensors without any have one."""
+
+ROWS: Final[Mapping[str, Row]] = {
+    **_ROWS,
+    **{name: of_lines(_ROWS[name]) for name in _OF_LINES.split()},
 }
 """What is done for each operation of ATen's: by its name, or its overload's."""
 

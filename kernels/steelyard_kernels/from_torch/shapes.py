@@ -99,8 +99,6 @@ def _in_order(
     """Return values in order, equal ones in theirs, and where they were."""
     how = {"axis": named.get("dim", dim)}
     how["descending"] = named.get("descending", descending)
-    if not x.ndim:
-        return x, xp.zeros((), "int64")
     return xp.sort(x, **how), xp.argsort(x, **how)
 
 
@@ -116,7 +114,6 @@ def _kth(
     site: Site, x: Array, k: int, dim: int = -1, keepdim: bool = False
 ) -> tuple[Array, Array]:
     del keepdim  # the result's shape says as much
-    x, dim = (x, dim) if x.ndim else (xp.reshape(x, (1,)), 0)
     shape = [1 if axis == dim % x.ndim else e for axis, e in enumerate(x.shape)]
     return _ranked(site, x, dim, xp.full(tuple(shape), k - 1, dtype="int64"))
 
@@ -126,8 +123,7 @@ def _median(*, known: bool) -> Row:
 
     def row(site: Site, x: Array, dim: Any = None, keepdim: bool = False) -> Any:
         del keepdim
-        axis = int(dim or 0) if x.ndim else 0
-        x = xp.reshape(x, (-1,)) if dim is None or not x.ndim else x
+        x, axis = (xp.reshape(x, (-1,)), 0) if dim is None else (x, int(dim))
         lost = xp.isnan(x) if x.dtype.kind == "float" else xp.not_equal(x, x)
         count, lost = x.shape[axis], xp.count_nonzero(lost, axis=axis, keepdims=True)
         middle = xp.floor_divide(count - 1 - (lost if known else 0 * lost), 2)
@@ -143,8 +139,6 @@ def _so_far(function: Callable[..., Array]) -> Row:
     """Return the row of extremes of elements up to each, and of where the last one is."""
 
     def row(_: Site, x: Array, dim: int) -> tuple[Array, Array]:
-        if not x.ndim:
-            return x, xp.zeros((), "int64")
         found, lines = function(x, axis=dim), xp.moveaxis(x, dim, -1)
         places = xp.broadcast_to(xp.arange(lines.shape[-1]), lines.shape)
         here = (x == found) | (x != x)  # noqa: PLR0124 - NaN
@@ -172,6 +166,34 @@ def _searched(
     return xp.count_nonzero(row <= values if after else row < values, axis=-1)
 
 
+def _wedge(site: Site, row: int, col: int, offset: int = 0, *, low: bool) -> Array:
+    """Return the rows and columns of a triangle's elements, row by row."""
+    there = xp.arange(col) - xp.arange(row)[:, None]
+    inside = there <= offset if low else there >= offset
+    places = xp.argsort(xp.reshape(~inside, (-1,)).astype("int32"))[: site.shape[1]]
+    return xp.stack([places // col, places % col])
+
+
+def _on_diagonal(
+    _: Site, x: Array, source: Array, offset: int = 0, *axes: int
+) -> Array:
+    """Return an array of which a diagonal's elements are another's."""
+    moved = xp.moveaxis(x, axes or (0, 1), (-2, -1))
+    rows, columns = (xp.arange(extent) for extent in moved.shape[-2:])
+    hits = columns - rows[:, None] == offset
+    place = xp.clip(rows + min(offset, 0), 0, max(source.shape[-1] - 1, 0))
+    found = xp.where(hits, xp.take(source, place, axis=-1)[..., None], moved)
+    return xp.moveaxis(found, (-2, -1), axes or (0, 1))
+
+
+def _masked(site: Site, x: Array, mask: Array, source: Array) -> Array:
+    """Return an array into which a mask lets values, in their order."""
+    mask = xp.reshape(xp.broadcast_to(mask, x.shape), (-1,))
+    place = xp.maximum(xp.cumulative_sum(mask.astype("int64")) - 1, 0)
+    found = xp.take(xp.reshape(source, (-1,)), place)
+    return xp.reshape(xp.where(mask, found, xp.reshape(x, (-1,))), site.shape)
+
+
 def _top(
     _: Site, x: Array, k: int, dim: int = -1, largest: bool = True, *__: Any
 ) -> tuple[Array, Array]:
@@ -182,12 +204,14 @@ ROWS: Final[dict[str, Row]] = {
     "_to_copy": _itself,
     "alias": _itself,
     "arange": lambda site, *ends, **_: xp.arange(*ends, dtype=site.dtype),
+    "bucketize": lambda site, x, row, **how: _searched(site, row, x, **how),
     "cat": _joined,
     "clone": _itself,
     "cummax": _so_far(xp.cumulative_max),
     "cummin": _so_far(xp.cumulative_min),
     "constant_pad_nd": _padded,
     "copy": _full,
+    "diagonal_scatter": _on_diagonal,
     "diagonal": lambda _, x, offset=0, *axes: xp.diagonal(
         xp.moveaxis(x, axes or (0, 1), (-2, -1)), offset=offset
     ),
@@ -203,6 +227,7 @@ ROWS: Final[dict[str, Row]] = {
     "index": _indexed,
     "index_select": lambda _, x, axis, index: xp.take(x, index, axis),
     "kthvalue": _kth,
+    "masked_scatter": _masked,
     "median": _median(known=False),
     "nanmedian": _median(known=True),
     "permute": lambda _, x, axes: xp.permute_dims(x, axes),
@@ -216,6 +241,8 @@ ROWS: Final[dict[str, Row]] = {
     "split_with_sizes": _parted,
     "squeeze": _reshaped,
     "topk": _top,
+    "tril_indices": lambda *given, **_: _wedge(*given, low=True),
+    "triu_indices": lambda *given, **_: _wedge(*given, low=False),
     "unsqueeze": _reshaped,
     "view": _reshaped,
     "view.dtype": lambda site, x, _: xp.bitcast(x, site.dtype),

@@ -74,6 +74,12 @@ def _linear(site: Site, x: Array, weight: Array, bias: Array | None = None) -> A
     return _affine(site, bias, x, weight.T)
 
 
+def _total(site: Site, bias: Array, a: Array, b: Array, **how: float) -> Array:
+    """Return the sum of the products of pairs of matrices, plus bias."""
+    rows = xp.reshape(xp.moveaxis(a, 0, 1), (a.shape[1], -1))
+    return _affine(site, bias, rows, xp.reshape(b, (-1, b.shape[2])), **how)
+
+
 def _apart(site: Site, a: Array, b: Array, p: float, *_: Any) -> Array:
     """Return the p-norms of the differences of all rows of a and all of b."""
     a, b = (converted(x, site.wide) for x in (a, b))
@@ -175,6 +181,7 @@ ROWS: Final[dict[str, Row]] = {
     "_log_softmax": _log_softmax,
     "_softmax": lambda site, x, dim, *_: _weights(converted(x, site.wide), dim),
     "_trilinear": _together,
+    "addbmm": _total,
     "addmm": _affine,
     "amax": _reduced(xp.max),
     "amin": _reduced(xp.min),

@@ -208,8 +208,6 @@ def _nearest(site: Site, x: Array, _: Any, *scales: Any) -> Array:
 
 def _unfolded(site: Site, x: Array, axis: int, size: int, step: int) -> Array:
     """Return windows along an axis, with their elements along a last one."""
-    if not x.ndim:
-        return xp.reshape(x, site.shape)
     place = axis % x.ndim
     moved = xp.moveaxis(x, place, -1)
     found = windowed(moved, (site.shape[place],), [Window(size, step)])

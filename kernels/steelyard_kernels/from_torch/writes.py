@@ -107,8 +107,6 @@ def _scattered(add: bool) -> Row:
     """Return the row of values written, or added, along an axis where indices say."""
 
     def row(site: Site, x: Array, dim: int, index: Array, source: Any) -> Array:
-        if not x.ndim:
-            x, index = (xp.reshape(each, (1,)) for each in (x, index))
         source = converted(source, site.dtype)
         if source.ndim:  # of which as much is read as there are indices
             source = source[tuple(slice(extent) for extent in index.shape)]
@@ -118,9 +116,19 @@ def _scattered(add: bool) -> Row:
             place = xp.reshape(xp.arange(extent), tuple(line))
             own = index if axis == dim % x.ndim else place
             indices.append(xp.broadcast_to(own, index.shape))
-        return xp.reshape(_put(site, x, indices, source, add), site.shape)
+        return _put(site, x, indices, source, add)
 
     return row
+
+
+_REDUCTIONS: Final = {
+    "mean": "sum",
+    "add": "sum",
+    "multiply": "prod",
+    "amax": "max",
+    "amin": "min",
+}
+"""ATen's names of reductions, by which they are rows of `MONOIDS`."""
 
 
 def _reduced_at(  # noqa: PLR0917 - as ATen has them
@@ -128,22 +136,20 @@ def _reduced_at(  # noqa: PLR0917 - as ATen has them
     x: Array,
     dim: int,
     index: Array,
-    source: Array,
+    source: Any,
     reduce: str,
     include_self: bool = True,
 ) -> Array:
     """Return an array that takes in, along an axis, what a reduction makes of values."""
-    if x.ndim != index.ndim or not x.ndim:
-        raise site.refusal("is of no axes, expected one at least")
+    source = converted(source, site.dtype)
+    source = source if source.ndim else xp.broadcast_to(source, index.shape)
     x, index, source = (xp.moveaxis(each, dim, -1) for each in (x, index, source))
-    if x.shape[:-1] != index.shape[:-1]:
-        raise site.refusal(
-            f"has indices of shape {index.shape}, expected them to differ from {x.shape} "
-            f"along axis {dim} alone"
-        )
     source = source[tuple(slice(extent) for extent in index.shape)]
+    pairs = zip(x.shape[:-1], index.shape[:-1], strict=True)
+    beyond = [*((0, most - extent) for most, extent in pairs), (0, 0)]
+    index, source = xp.pad(index, beyond, value=-1), xp.pad(source, beyond)
     hits = index[..., None, :] == xp.arange(x.shape[-1])[:, None]
-    row = MONOIDS[{"mean": "sum"}.get(reduce, reduce.removeprefix("a"))]
+    row = MONOIDS[_REDUCTIONS.get(reduce, reduce)]
     given = xp.where(hits, source[..., None, :], row.neutral(source.dtype))
     total = getattr(xp, row.name)(given, axis=-1).astype(x.dtype)
     count = xp.count_nonzero(hits, axis=-1)
@@ -153,6 +159,15 @@ def _reduced_at(  # noqa: PLR0917 - as ATen has them
         mode = None if site.dtype.kind == "float" else "floor"
         total = ROUNDED["div"](site, total, xp.maximum(count, 1), rounding_mode=mode)
     return xp.moveaxis(xp.where(count > 0, total, x), -1, dim)
+
+
+def _reduced_rows(
+    site: Site, x: Array, dim: int, index: Array, source: Array, *how: Any, **named: Any
+) -> Array:
+    """Return an array that takes in whole rows along an axis."""
+    line = [-1 if axis == dim % x.ndim else 1 for axis in range(x.ndim)]
+    index = xp.broadcast_to(xp.reshape(index, tuple(line)), source.shape)
+    return _reduced_at(site, x, dim, index, source, *how, **named)
 
 
 def _bags(  # noqa: PLR0917 - as ATen has them
@@ -188,8 +203,12 @@ def _bags(  # noqa: PLR0917 - as ATen has them
 
 ROWS: Final[dict[str, Row]] = {
     "_embedding_bag": _bags,
+    "_embedding_bag_forward_only": _bags,
     "index_put": _put,
+    "index_reduce": _reduced_rows,
     "scatter": _scattered(add=False),
+    "scatter.reduce": _reduced_at,
+    "scatter.value_reduce": _reduced_at,
     "scatter_add": _scattered(add=True),
     "scatter_reduce.two": _reduced_at,
 }
