@@ -231,6 +231,16 @@ LINES = [
         "4,6",
         data="unit",
     ),
+    Row(
+        "extremes' and logarithms' gradient",
+        grad(
+            lambda x: (
+                xp.sum(xp.cumulative_max(x, axis=1) * x)
+                - xp.sum(xp.cumulative_logsumexp(x, axis=0) * x)
+            )
+        ),
+        "4,6",
+    ),
     Row("long order", lambda x: xp.sort(x, axis=-1), "3,1000; 700; 2,4097"),
     Row(
         "long gradient",

@@ -101,6 +101,29 @@ def test_cut_digits_pass_back_what_comes():
         assert (of != other).any()
 
 
+@pytest.mark.parametrize("name", ["max", "min", "logsumexp", "sum", "prod"])
+@pytest.mark.parametrize("way", [1, -1])
+def test_totals_so_far_have_the_slopes(name, way):
+    """Along either axis, from either end; far from 0 too."""
+    function = getattr(xp, f"cumulative_{name}")
+    x = normal(5, 6) * (100 if name == "logsumexp" else 1)
+
+    def value(x):
+        return total(function(x[::way], axis=0)) - total(function(x[:, ::way], axis=1))
+
+    check(value, x)
+
+
+def test_the_last_of_equal_extremes_so_far_has_the_slope():
+    """A NaN all that follow it; what is -inf so far passes nothing back."""
+    x = np.array([1.0, 0.0, 1.0, 2.0, 2.0, 0.0, NAN, 3.0])
+    _, (found,) = gradients(lambda x: xp.sum(xp.cumulative_max(x)), x)
+    assert found.tolist() == [2, 0, 1, 1, 2, 0, 2, 0]
+    x = np.array([-INF, 0.0, -INF])
+    _, (found,) = gradients(lambda x: xp.sum(xp.cumulative_logsumexp(x)), x)
+    assert found.tolist() == [0, 2, 0]
+
+
 def test_ties_are_shared():
     """Maximum halves, max divides by how many there are, abs is flat at 0."""
 

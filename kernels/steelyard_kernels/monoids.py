@@ -198,7 +198,8 @@ class Line:
     oracle: NumPy's function of values and `axis`.
     total: the reduction whose running total it is; "": none's.
     gradient: (xp, run, g, y, x) -> the cotangent of x; run(name, value) is a row of this
-        table in the other direction, run(name, value, again=True) in the node's own.
+        table in the other direction, run(name, value, again=True) in the node's own. Of
+        extremes it is `grad`'s own.
     """
 
     name: str
@@ -221,6 +222,16 @@ def _of_product(xp: Any, run: Any, g: Any, y: Any, x: Any) -> Any:
     before = run("cumulative_sum", g * y) / xp.where(x == 0, one, x)
     at = run("cumulative_sum", g * others)
     return xp.where(zeros == 0.0, before, xp.where(first, at, zero))
+
+
+def _of_logarithm(xp: Any, run: Any, g: Any, y: Any, x: Any) -> Any:
+    """Return e**x times the sum of g e**-y from each element on, by logarithms of both."""
+
+    def part(g: Any) -> Any:
+        size = xp.where(y == -inf, y, xp.log(xp.maximum(g, 0.0)) - y)
+        return xp.exp(x + run("cumulative_logsumexp", size))
+
+    return part(g) - part(-g)
 
 
 def segments(x: Any, starts: Any, axis: int) -> Any:
@@ -255,14 +266,25 @@ ALONG: Final[dict[str, Line]] = {
             "prod",
             _of_product,
         ),
-        *[
-            Line(f"cumulative_{name}", f"Return the {which} so far.", oracle, name)
-            for name, which, oracle in (
-                ("max", "largest value", np.maximum.accumulate),
-                ("min", "smallest value", np.minimum.accumulate),
-                ("logsumexp", "log(sum(exp(x)))", np.logaddexp.accumulate),
-            )
-        ],
+        Line(
+            "cumulative_max",
+            "Return the largest value so far.",
+            np.maximum.accumulate,
+            "max",
+        ),
+        Line(
+            "cumulative_min",
+            "Return the smallest value so far.",
+            np.minimum.accumulate,
+            "min",
+        ),
+        Line(
+            "cumulative_logsumexp",
+            "Return the log(sum(exp(x))) so far.",
+            np.logaddexp.accumulate,
+            "logsumexp",
+            _of_logarithm,
+        ),
         Line(
             "order",
             "Return where the least key is, the next one, and so on; of equal ones the first.",

@@ -250,8 +250,25 @@ def _inverse(graph: Graph, which: Node, place: int) -> Array:
     )
 
 
+def _of_extremes(g: Array, node: expr.Along) -> Array:
+    """Sum for each element the cotangents of the extremes that it is, of equals the last."""
+    graph, way = g.graph, -1 if node.reverse else 1
+
+    def turned(x: Array) -> Array:
+        return xp.moveaxis(x, node.axis, -1)[..., ::way]
+
+    y, x = (turned(Array(graph, each)) for each in (node, node.arg))
+    places = xp.arange(x.shape[-1]).astype("int32")
+    here = xp.where((x == y) | (x != x), places, 0)  # noqa: PLR0124 - NaN
+    total = lines.sums_at(turned(g), xp.cumulative_max(here, axis=-1), x.shape[-1])
+    return xp.moveaxis(total[..., ::way], -1, node.axis)
+
+
 def _of_along(g: Array, node: expr.Along) -> tuple[Callable[[], Array], ...]:
-    gradient = ALONG[node.op].gradient
+    row = ALONG[node.op]
+    if row.total and MONOIDS[row.total].chooses:
+        return (lambda: _of_extremes(g, node),)
+    gradient = row.gradient
     if gradient is None:  # an order is of ints, and does not vary smoothly
         raise KernelError(
             f"{g.graph.kernel}: a gradient of {node.op}, which has none so far; write it "
