@@ -39,7 +39,7 @@ def extremes_of_elements(a, b):
 def functions(x):
     """Return one of each; their own tests measure how accurate they are."""
     named = ("exp", "log", "log1p", "expm1", "tanh", "sigmoid", "softplus", "rsqrt")
-    more = ("sin", "cos", "sinpi", "cospi", "erf", "erf_inv")
+    more = ("sin", "cos", "sinpi", "cospi", "erf", "erf_inv", "erfc", "cbrt")
     return {name: getattr(xp, name)(x) for name in (*named, *more)}
 
 

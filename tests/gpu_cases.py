@@ -4,6 +4,7 @@ Shared by the tests that run the emitted CUDA C++ on the host, those on a GPU, a
 of CPUs, which take an operation's `body` and `sources` for a kernel of their own.
 """
 
+import math
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -218,6 +219,8 @@ FUNCTIONS = {  # and by how many ulp a GPU may miss them, in float32 and float64
     "sigmoid": (sigmoid, 6, 7),
     "softplus": (softplus, 4, 4),
     "erf": (lambda x: erf(x.astype(np.float64)), 2, 3),
+    "erfc": (np.vectorize(math.erfc, otypes=[np.float64]), 4, 5),
+    "cbrt": (np.cbrt, 1, 1),
     "sin": (np.sin, 2, 2),
     "cos": (np.cos, 2, 2),
     "sinpi": (lambda x: turned(x, 0), 2, 1),

@@ -10,6 +10,7 @@ exact and wrap; a bool that is undecided is the interval from False to True.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from functools import reduce as reduced
@@ -38,6 +39,8 @@ FUNCTIONS = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "softplus": lambda x: np.logaddexp(x, Wide(0)),
     "erf": lambda x: erf(x.astype(float)).astype(Wide),
+    "erfc": np.vectorize(math.erfc, otypes=[Wide]),  # SciPy's is off by 50 ulp
+    "cbrt": np.cbrt,
     "erf_inv": lambda x: erfinv(x.astype(float)).astype(Wide),
 }
 

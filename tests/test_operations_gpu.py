@@ -21,6 +21,7 @@ WIDER = {"float32": np.float64, "float64": np.longdouble}
 TRUE_TO = {
     "erf",
     "erf_inv",
+    "erfc",
 }  # their reference is SciPy's float64, good for float32 only
 CASES = [
     (op, dtype)

@@ -48,7 +48,7 @@ def written(x, y):
 def smooth(x):
     """Return functions of any number."""
     return (
-        x.abs(), x.asinh(), x.atan(), x.ceil(), x.cos(), x.cosh(), x.erf(), x.exp(),
+        x.abs(), x.asinh(), x.atan(), x.ceil(), x.cos(), x.cosh(), x.erf(), x.erfc(), x.exp(),
         x.expm1(), x.floor(), -x, x.round(), x.sigmoid(), x.sign(), x.sin(), x.sinh(),
         x.tan(), x.tanh(), x.trunc(), 1 - x, x / 3 + 2 * x - 4,
     )  # fmt: skip
@@ -58,7 +58,7 @@ def of_positive(x):
     """Return functions of positive numbers."""
     return (
         x.log(), x.log2(), x.log10(), x.log1p(), x.sqrt(), x.rsqrt(), x.reciprocal(),
-        x.square(), (x + 1).acosh(), x**2, x**0.5, x**-0.5, x**3.7, 2**x, x**x,
+        x.square(), x.lgamma(), x.digamma(), (x + 1).acosh(), x**2, x**0.5, x**-0.5, x**3.7, 2**x, x**x,
     )  # fmt: skip
 
 

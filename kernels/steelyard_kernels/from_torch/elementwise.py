@@ -154,7 +154,8 @@ def _leaky(  # noqa: PLR0917 - as ATen has them
 
 _SAME: Final = """
     abs acos acosh asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_or
-    bitwise_right_shift bitwise_xor ceil copysign cos cosh erf exp expm1 floor hypot log
+    bitwise_right_shift bitwise_xor ceil copysign cos cosh digamma erf erfc exp expm1
+    floor hypot lgamma log
     log10 log1p log2 maximum minimum nextafter reciprocal remainder round rsqrt sigmoid
     sin sinh sqrt tan tanh trunc
 """

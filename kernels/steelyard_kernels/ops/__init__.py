@@ -13,7 +13,8 @@ from steelyard_kernels.ops.bits import ON_BITS
 from steelyard_kernels.ops.functions import FUNCTIONS
 from steelyard_kernels.ops.rounding import ROUNDING
 from steelyard_kernels.ops.row import Op
+from steelyard_kernels.ops.special import SPECIAL
 
 OPERATIONS: Final[dict[str, Op]] = {
-    row.name: row for row in (*ARITHMETIC, *ROUNDING, *ON_BITS, *FUNCTIONS)
+    row.name: row for row in (*ARITHMETIC, *ROUNDING, *ON_BITS, *FUNCTIONS, *SPECIAL)
 }

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from steelyard_kernels.ir.functions import erf, exp_log, hyperbolic, power, sines
+from steelyard_kernels.ir.functions import exp_log, hyperbolic, power, sines
 from steelyard_kernels.ops import oracles
 from steelyard_kernels.ops.row import FLOAT, NUMBER, Cost, Gradient, Op, Values
 
@@ -29,7 +29,7 @@ GROWTH: Final = Cost(30, 12.0, (90.0, 30.0), (280.0, 100.0))
 LOGISTIC: Final = Cost(30, 14.0, (82.0, 29.0), (196.0, 105.0))
 
 
-def _function(
+def of_one(
     name: str,
     doc: str,
     oracle: Callable[..., Values],
@@ -42,7 +42,7 @@ def _function(
     jax: str | None = None,
 ) -> Op:
     """Return the row of a function of one float, by default called so in CUDA and JAX."""
-    text = cuda or f"{name}{{f}}({{a}})"
+    text = f"{name}{{f}}({{a}})" if cuda == "" else cuda
     return Op(
         name,
         1,
@@ -104,7 +104,7 @@ def _of_term(xp: Any, g: Any, a: Any, b: Any) -> Any:
 
 
 FUNCTIONS: Final = (
-    _function(
+    of_one(
         "exp",
         "Return e ** x.",
         np.exp,
@@ -113,7 +113,7 @@ FUNCTIONS: Final = (
         decompose=exp_log.exp,
         ulps=(0.9, 0.89),
     ),
-    _function(
+    of_one(
         "log",
         "Return the natural logarithm.",
         np.log,
@@ -122,7 +122,7 @@ FUNCTIONS: Final = (
         decompose=exp_log.log,
         ulps=(0.84, 0.87),
     ),
-    _function(
+    of_one(
         "expm1",
         "Return e ** x - 1, exact where x is small.",
         np.expm1,
@@ -131,7 +131,7 @@ FUNCTIONS: Final = (
         decompose=hyperbolic.expm1,
         ulps=(1.60, 1.95),
     ),
-    _function(
+    of_one(
         "log1p",
         "Return log(1 + x), exact where x is small.",
         np.log1p,
@@ -142,7 +142,7 @@ FUNCTIONS: Final = (
     ),
     # The slopes of tanh and sigmoid are made of their results, as in JAX: what is left
     # of 1 - y near 1 has few digits.
-    _function(
+    of_one(
         "tanh",
         "Return the hyperbolic tangent.",
         np.tanh,
@@ -151,7 +151,7 @@ FUNCTIONS: Final = (
         decompose=hyperbolic.tanh,
         ulps=(2.50, 2.63),
     ),
-    _function(
+    of_one(
         "sigmoid",
         "Return 1 / (1 + exp(-x)).",
         oracles.sigmoid,
@@ -162,7 +162,7 @@ FUNCTIONS: Final = (
         cuda="sigmoid({a})",
         jax="logistic",
     ),
-    _function(
+    of_one(
         "softplus",
         "Return log(1 + exp(x)).",
         lambda x: np.logaddexp(0.0, x),
@@ -173,27 +173,7 @@ FUNCTIONS: Final = (
         cuda="softplus({a})",
         jax="",
     ),
-    _function(
-        "erf",
-        "Return the error function.",
-        oracles.erf,
-        lambda xp, g, y, x: g * (2 / math.sqrt(math.pi) * xp.exp(-(x * x))),
-        cost=Cost(30, 18.0, (60.0, 20.0), (280.0, 100.0)),
-        decompose=erf.erf,
-        ulps=(1.35, 1.30),
-        cuda={"single": "erf_single({a})", "double": "erf({a})"},
-    ),
-    _function(  # erf'(y) = 2 / sqrt(pi) * exp(-y^2), and its inverse the inverse slope
-        "erf_inv",
-        "Return the value whose error function is x; infinite at -1 and 1.",
-        oracles.erf_inv,
-        lambda xp, g, y, x: g * (math.sqrt(math.pi) / 2 * xp.exp(y * y)),
-        cost=Cost(30, 14.0, (120.0, 40.0), (350.0, 150.0)),
-        decompose=erf.erf_inv,
-        ulps=(2.85, 3.45),
-        cuda="erfinv{f}({a})",
-    ),
-    _function(
+    of_one(
         "sin",
         "Return the sine of radians; of any size, reduced exactly.",
         np.sin,
@@ -202,7 +182,7 @@ FUNCTIONS: Final = (
         decompose=sines.sin,
         ulps=(1.50, 1.50),
     ),
-    _function(
+    of_one(
         "cos",
         "Return the cosine of radians; of any size, reduced exactly.",
         np.cos,
@@ -211,7 +191,7 @@ FUNCTIONS: Final = (
         decompose=sines.cos,
         ulps=(1.50, 1.50),
     ),
-    _function(
+    of_one(
         "sinpi",
         "Return sin(pi x), exact at multiples of 1 / 2.",
         lambda x: oracles.turned(x, 0),
@@ -222,7 +202,7 @@ FUNCTIONS: Final = (
         cuda={"single": "sinpif({a})", "double": "sin_half_turns({a}, 0)"},
         jax="",
     ),
-    _function(
+    of_one(
         "cospi",
         "Return cos(pi x), exact at multiples of 1 / 2.",
         lambda x: oracles.turned(x, 1),
@@ -233,7 +213,7 @@ FUNCTIONS: Final = (
         cuda={"single": "cospif({a})", "double": "sin_half_turns({a}, 1)"},
         jax="",
     ),
-    _function(
+    of_one(
         "log2",
         "Return the logarithm of base 2.",
         np.log2,
@@ -243,7 +223,7 @@ FUNCTIONS: Final = (
         ulps=(1.65, 1.6),
         jax="",
     ),
-    _function(
+    of_one(
         "log10",
         "Return the logarithm of base 10.",
         np.log10,
@@ -253,7 +233,7 @@ FUNCTIONS: Final = (
         ulps=(2.0, 2.85),
         jax="",
     ),
-    _function(
+    of_one(
         "tan",
         "Return the tangent of radians; of any size, reduced exactly.",
         np.tan,
@@ -262,7 +242,7 @@ FUNCTIONS: Final = (
         decompose=sines.tan,
         ulps=(2.85, 3.1),
     ),
-    _function(
+    of_one(
         "asin",
         "Return the angle between -pi / 2 and pi / 2 whose sine is x.",
         np.arcsin,
@@ -271,7 +251,7 @@ FUNCTIONS: Final = (
         decompose=sines.asin,
         ulps=(3.1, 2.45),
     ),
-    _function(
+    of_one(
         "acos",
         "Return the angle between 0 and pi whose cosine is x.",
         np.arccos,
@@ -280,7 +260,7 @@ FUNCTIONS: Final = (
         decompose=sines.acos,
         ulps=(2.8, 2.2),
     ),
-    _function(
+    of_one(
         "atan",
         "Return the angle between -pi / 2 and pi / 2 whose tangent is x.",
         np.arctan,
@@ -289,7 +269,7 @@ FUNCTIONS: Final = (
         decompose=sines.atan,
         ulps=(2.05, 0.9),
     ),
-    _function(
+    of_one(
         "sinh",
         "Return the hyperbolic sine.",
         np.sinh,
@@ -298,7 +278,7 @@ FUNCTIONS: Final = (
         decompose=hyperbolic.sinh,
         ulps=(2.2, 2.5),
     ),
-    _function(
+    of_one(
         "cosh",
         "Return the hyperbolic cosine.",
         np.cosh,
@@ -307,7 +287,7 @@ FUNCTIONS: Final = (
         decompose=hyperbolic.cosh,
         ulps=(1.4, 1.4),
     ),
-    _function(
+    of_one(
         "asinh",
         "Return the number whose hyperbolic sine is x.",
         np.arcsinh,
@@ -316,7 +296,7 @@ FUNCTIONS: Final = (
         decompose=hyperbolic.asinh,
         ulps=(1.6, 1.6),
     ),
-    _function(
+    of_one(
         "acosh",
         "Return the number that is not negative whose hyperbolic cosine is x.",
         np.arccosh,
@@ -325,7 +305,7 @@ FUNCTIONS: Final = (
         decompose=hyperbolic.acosh,
         ulps=(1.95, 1.8),
     ),
-    _function(
+    of_one(
         "atanh",
         "Return the number whose hyperbolic tangent is x.",
         np.arctanh,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -27,7 +28,7 @@ def erf_inv(x: Values) -> Values:
     y = np.sqrt(np.sqrt(part * part - log / 0.147) - part)
     y = np.where(rest > 1 - 1e-6, np.abs(x) * np.sqrt(np.pi) / 2, y)
     for _ in range(4):
-        off = np.where(rest < 0.5, rest - _erfc(y), erf(y) - np.abs(x))
+        off = np.where(rest < 0.5, rest - erfc(y), erf(y) - np.abs(x))
         step = off / (2 / np.sqrt(np.pi) * np.exp(-y * y))
         y = y - step / (1 + y * step)
     y = np.where(rest == 0, np.inf, y)
@@ -35,7 +36,27 @@ def erf_inv(x: Values) -> Values:
 
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
-_erfc = np.vectorize(math.erfc, otypes=[np.float64])
+erfc = np.vectorize(math.erfc, otypes=[np.float64])
+
+
+@partial(np.vectorize, otypes=[np.float64])
+def lgamma(x: float) -> float:
+    """Return log |gamma(x)|; infinite at poles and where it overflows."""
+    try:
+        return math.lgamma(x)
+    except (ValueError, OverflowError):
+        return math.inf
+
+
+def digamma(x: Values) -> Values:
+    """Return the slope of lgamma: Stirling's series, far from 0."""
+    z = np.where(x < 0, 1 - x, x)
+    shift = 1 / z + sum(1 / (z + k) for k in range(1, 16))
+    w = 1 / np.square(z + 16)
+    series = w * (1 / 12 - w * (1 / 120 - w * (1 / 252 - w * (1 / 240 - w / 132))))
+    value = np.log(z + 16) - 1 / (2 * z + 32) - series - shift
+    turn = np.where(turned(x, 0) == 0, np.nan, turned(x, 0))
+    return np.where(x < 0, value - np.pi * turned(x, 1) / turn, value)
 
 
 def turned(x: Values, quarters: int) -> Values:

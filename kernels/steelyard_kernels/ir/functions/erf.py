@@ -107,6 +107,86 @@ ERF = {
 
 
 @dataclass(frozen=True, slots=True)
+class Erfc:
+    """A polynomial of erfc, highest power first; Shepherd and Laframboise, 1981."""
+
+    beyond: float  # from here on it is 0
+    center: float
+    p: tuple[float, ...]  # of (x - center) / (x + center): (1 + 2 x) e**x**2 erfc(x)
+
+
+def erfc(b: Statements, x: Operand) -> Operand:
+    """Return the rest of the error function to 1; of -x it is what is left to 2."""
+    s = Floats(b, x)
+    c, one, two = ERFC[s.dtype], s.number(1.0), s.number(2.0)
+    size = s.at_most(b.let("abs", x), c.beyond)
+    center = s.number(c.center)
+    y = b.let("divide", b.let("subtract", size, center), b.let("add", size, center))
+    square = b.let("multiply", size, size)
+    lost = s.fma(size, size, b.let("negative", square))
+    power = exp_log.exp_in_two(s, b.let("negative", square), b.let("negative", lost))
+    value = b.let("divide", s.polynomial(y, c.p), s.fma(size, two, one))
+    value = b.let("multiply", value, power)
+    below = b.let("less", x, s.number(0.0))
+    value = b.let("where", below, b.let("subtract", two, value), value)
+    near = s.polynomial(b.let("multiply", x, x), ERF[s.dtype].below)
+    near = b.let("subtract", one, s.fma(near, x, x))
+    return b.let("where", b.let("less", size, s.number(0.5)), near, value)
+
+
+ERFC = {
+    float32: Erfc(  # error below 2**-29
+        beyond=11.0,
+        center=2.5,
+        p=(
+            -6.3412386e-05,
+            -5.6331686e-05,
+            0.00059478433,
+            0.00046291092,
+            -0.0043697,
+            0.0009421739,
+            0.032758888,
+            -0.10296861,
+            0.15763007,
+            -0.09902445,
+            -0.122356765,
+            1.2648382,
+        ),
+    ),
+    float64: Erfc(  # error below 2**-58
+        beyond=28.0,
+        center=4.0,
+        p=(
+            1.263782858042137e-09,
+            1.868487385473519e-09,
+            -1.4091982822555755e-08,
+            -1.799947545903142e-08,
+            1.1005996198640057e-07,
+            7.471952780500971e-08,
+            -8.254699744871162e-07,
+            2.9377854943443786e-07,
+            5.709784760966506e-06,
+            -1.1222046316669005e-05,
+            -2.439924428312988e-05,
+            0.00015062169704678355,
+            -0.00019925668432389153,
+            -0.0007577732973669146,
+            0.005031969975753176,
+            -0.01619773405599449,
+            0.03716751553777026,
+            -0.0663303658124095,
+            0.09373283499833023,
+            -0.10103906603629459,
+            0.06809705425469323,
+            0.015379652102619558,
+            -0.13962111684056253,
+            1.2329951186255526,
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A polynomial for w up to a bound, in w (the first piece) or its root."""
 

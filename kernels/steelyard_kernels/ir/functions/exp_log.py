@@ -112,6 +112,23 @@ def exp(b: Statements, x: Operand, halvings: int = 0) -> Operand:
     return b.let("scaled", near, n)
 
 
+def exp_in_two(s: Floats, x: Operand, more: Operand) -> Operand:
+    """Return e**(x + more) within 0.65 ulp, more being below 2**-40 of 1."""
+    b, c, one = s.b, EXP[s.dtype], s.number(1.0)
+    x = s.at_most(s.at_least(x, c.lowest), c.highest)
+    shifted, r = reduced(s, x)
+    n = b.let("subtract", shifted, s.number(magic(s)))
+    whole = s.fma(n, s.number(-c.ln2_high), x)  # exact
+    lost = s.fma(n, s.number(-c.ln2_low), b.let("subtract", whole, r))
+    more = b.let("add", more, lost)
+    # e**(r + more) = e**r + more e**r, and e**r = 1 + r, in two numbers, + r**2 q(r)
+    near = b.let("add", one, r)
+    left = b.let("add", b.let("subtract", one, near), r)
+    left = s.fma(b.let("multiply", r, r), s.polynomial(r, c.q), left)
+    left = s.fma(more, b.let("add", near, left), left)
+    return b.let("scaled", b.let("add", near, left), n)
+
+
 def scaled(b: Statements, x: Operand, n: Operand) -> Operand:
     """Return x * 2**n of a float n that is an integer, -1100 to 1100, or NaN.
 

@@ -16,11 +16,10 @@ from steelyard_kernels.ir.functions.exp_log import (
     LOG,
     at_the_edges,
     exp,
+    exp_in_two,
     log,
     log_near_one,
-    magic,
     parts,
-    reduced,
 )
 from steelyard_kernels.ir.functions.floats import Floats, Statements
 from steelyard_kernels.ir.loops import Operand
@@ -85,24 +84,13 @@ def power(b: Statements, x: Operand, y: Operand) -> Operand:
 def _exp_of_product(s: Floats, size: Operand, y: Operand) -> Operand:
     """Return e**(y log size) of float64, the product in two numbers."""
     b = s.b
-    c, one = EXP[s.dtype], s.number(1.0)
+    c = EXP[s.dtype]
     high, low = _log_in_two(s, size)
     product = b.let("multiply", y, high)
     rest = s.fma(y, low, s.fma(y, high, b.let("negative", product)))
     bounded = b.let("less", b.let("abs", product), s.number(2 * c.highest))
     more = b.let("where", bounded, rest, s.number(0.0))
-    product = s.at_most(s.at_least(product, c.lowest), c.highest)
-    shifted, r = reduced(s, product)
-    n = b.let("subtract", shifted, s.number(magic(s)))
-    whole = s.fma(n, s.number(-c.ln2_high), product)  # exact
-    lost = s.fma(n, s.number(-c.ln2_low), b.let("subtract", whole, r))
-    more = b.let("add", more, lost)
-    # e**(r + more) = e**r + more e**r, and e**r = 1 + r, in two numbers, + r**2 q(r)
-    near = b.let("add", one, r)
-    left = b.let("add", b.let("subtract", one, near), r)
-    left = s.fma(b.let("multiply", r, r), s.polynomial(r, c.q), left)
-    left = s.fma(more, b.let("add", near, left), left)
-    return b.let("scaled", b.let("add", near, left), n)
+    return exp_in_two(s, product, more)
 
 
 def _log_in_two(s: Floats, x: Operand) -> tuple[Operand, Operand]:
@@ -144,6 +132,28 @@ def _log_in_two(s: Floats, x: Operand) -> tuple[Operand, Operand]:
     edge = at_the_edges(s, x, high, 0.0)
     inside = b.let("bitwise_and", known, positive)
     return edge, b.let("where", inside, low, s.number(0.0))
+
+
+def cbrt(b: Statements, x: Operand) -> Operand:
+    """Return the cube root, with the sign of x: e**(log(x) / 3) and a step of Newton's."""
+    s = Floats(b, x)
+    size, by = b.let("abs", x), 20 if s.dtype is float32 else 100
+    tiny = b.let(
+        "less", size, s.number(2.0 ** -(9 * by // 2))
+    )  # whose digits products lose
+    scale = b.let("where", tiny, s.number(2.0 ** (3 * by)), s.number(1.0))
+    back = b.let("where", tiny, s.number(2.0**-by), s.number(1.0))
+    cube = b.let("multiply", size, scale)
+    root = exp(b, b.let("multiply", log(b, cube), s.number(1 / 3)))
+    square = b.let("multiply", root, root)
+    lost = s.fma(root, root, b.let("negative", square))
+    over = s.fma(square, root, b.let("negative", cube))
+    over = s.fma(lost, root, over)
+    step = b.let("divide", over, b.let("multiply", square, s.number(3.0)))
+    found = b.let("subtract", root, step)
+    known = b.let("less", b.let("abs", found), s.number(math.inf))  # not 0, infinity
+    found = b.let("multiply", b.let("where", known, found, root), back)
+    return s.signed_as(found, x)
 
 
 def hypot(b: Statements, x: Operand, y: Operand) -> Operand:
