@@ -215,6 +215,7 @@ def test_functions_agree_element_by_element():
             "angles": [jnp.arctan(x), jnp.arcsin(x / 8), jnp.arccosh(size + 1)],
             "rests": [lax.rem(x, 0.7 * x + 1), jnp.trunc(x), size**x, jnp.sinc(x)],
             "more": [lax.rsqrt(size + 1), jnp.square(x), lax.erf_inv(x / 8)],
+            "special": [lax.erfc(x), lax.lgamma(size), lax.digamma(size), jnp.cbrt(x)],
             "two": [lax.atan2(x, 1 - x), lax.nextafter(x, size), jnp.exp2(x)],
         }
 
@@ -235,18 +236,33 @@ def test_integers_wrap_divide_and_compare_as_jax_has_them(dtype):
             *(a >> 3, a << 5, lax.shift_right_logical(a, b), a << b, a >> b),
             *(a ^ b, a & b, a | b, ~a, a.astype("float32"), a.astype("int32")),
             *(a.astype("uint32"), a.astype(bool), jnp.clip(a, 2, 9)),
+            *(lax.population_count(a), lax.clz(a)),
         )
 
     edges = np.array(EDGES, "uint32").astype(dtype)
     agrees(every, *(np.ascontiguousarray(m) for m in np.meshgrid(edges, edges)))
 
 
+def test_numbers_beyond_integers_are_cast_as_jax_casts_them():
+    """To the nearest that there is; NaN to 0."""
+    x = np.array([-1.7, 300.5, -3e9, 3e9, 5e9, -1e20, 1e20, np.nan, np.inf], "float32")
+    names = ["int8", "uint8", "int16", "uint16", "int32", "uint32"]
+    agrees(lambda x: [x.astype(name) for name in names], x)
+
+
+def test_bools_multiply_as_jax_has_them():
+    """A sum of them is whether there is one."""
+    a, b = (normal(*shape) > 0.5 for shape in ((3, 7), (7, 2)))
+    agrees(lambda a, b: (a @ b, jnp.einsum("ij,kj->ik", a, a)), a, b)
+
+
 def test_integers_of_64_bits_divide_as_jax_has_them():
-    """By zero and by -1, the least number too."""
+    """By zero and by -1, the least number too; and have as many bits set."""
     edges = [0, 1, -1, 7, -(2**40) - 1, 2**63 - 1, -(2**63)]
     a, b = (np.ascontiguousarray(m) for m in np.meshgrid(edges, edges))
     with jax.enable_x64(True):
         agrees(lambda a, b: (lax.div(a, b), lax.rem(a, b)), a, b)
+        agrees(lambda a: (lax.population_count(a), lax.clz(a)), a)
 
 
 def test_parts_of_arrays_agree():

@@ -77,6 +77,34 @@ def _shifted_signed(equation: Equation) -> Value:
     return xp.astype(xp.where(beyond, xp.astype(x, to) >> 63, found), x.dtype)
 
 
+def _counted(equation: Equation) -> Value:
+    """Return how many bits are set; see Warren, "Hacker's Delight", 5-1."""
+    x = equation.array(0)
+    return xp.astype(_bits_set(_natural(x)), x.dtype)
+
+
+def _zeros_ahead(equation: Equation) -> Value:
+    """Return how many bits are above the highest one that is set."""
+    x = equation.array(0)
+    bits = _natural(x)
+    for place in range(bits.dtype.bytes.bit_length() + 2):
+        bits |= bits >> (1 << place)
+    return xp.astype(8 * x.dtype.bytes - _bits_set(bits), x.dtype)
+
+
+def _natural(x: Array) -> Array:
+    """Return an integer's bits as a natural number of 32 bits or 64."""
+    bits = xp.astype(x, f"u{x.dtype.name.removeprefix('u')}")
+    return bits if x.dtype.bytes == 8 else xp.astype(bits, "uint32")
+
+
+def _bits_set(x: Array) -> Array:
+    every = (1 << 8 * x.dtype.bytes) - 1
+    x -= x >> 1 & every // 3
+    x = (x & every // 5) + (x >> 2 & every // 5)
+    return (x + (x >> 4) & every // 17) * (every // 255) >> 8 * (x.dtype.bytes - 1)
+
+
 def _extreme(function: Callable[..., Array], of_booleans: Callable[..., Array]) -> Rule:
     """Return the rule of the larger or the smaller one."""
 
@@ -161,8 +189,6 @@ def _convert(equation: Equation) -> Value:
     x, to = equation.array(0), element(equation.params["new_dtype"])
     if to is dtypes.bool_:
         return x if x.dtype is dtypes.bool_ else xp.not_equal(x, 0)
-    if x.dtype.kind == "float" and to is dtypes.uint32:
-        x = xp.astype(x, "int64")  # below zero it wraps
     return xp.astype(x, to)
 
 
@@ -184,10 +210,12 @@ RULES: Final[dict[str, Rule]] = {
     },
     "add_any": calling(xp.add),
     "bitcast_convert_type": _bitcast,
+    "clz": _zeros_ahead,
     "clamp": calling(lambda low, x, high: xp.minimum(xp.maximum(x, low), high)),
     "convert_element_type": _convert,
     "copy": lambda equation: equation.values[0],
     "device_put": lambda equation: equation.values,
+    "digamma": calling(lambda x: xp.where(x == 0, xp.nan, xp.digamma(x))),
     "div": _divide,
     "exp2": calling(lambda x: xp.pow(2.0, x)),
     "ge": _ordered(xp.greater_equal),
@@ -201,6 +229,7 @@ RULES: Final[dict[str, Rule]] = {
     "min": _extreme(xp.minimum, xp.logical_and),
     "name": lambda equation: equation.values[0],
     "optimization_barrier": lambda equation: equation.values,
+    "population_count": _counted,
     "pow": _pow,
     "reduce_precision": _reduced_precision,
     "rem": _remainder,

@@ -13,6 +13,7 @@ from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
 from steelyard_kernels.array.windows import Window, windowed
+from steelyard_kernels.dtypes import DType
 from steelyard_kernels.from_jax.equation import Equation, Rule
 from steelyard_kernels.from_jax.places import padded
 from steelyard_kernels.from_jax.values import Value, element, reshape
@@ -20,9 +21,16 @@ from steelyard_kernels.monoids import MONOIDS
 
 
 def _dot_general(equation: Equation) -> Value:
-    """Return the sums of products over the contracted axes, batch axes first."""
-    (over_a, over_b), (batch_a, batch_b) = equation.params["dimension_numbers"]
+    """Return the sums of products; of bools whether there is one."""
     to = element(equation.outputs[0].dtype)
+    if to is dtypes.bool_:
+        return xp.not_equal(_sums_of_products(equation, dtypes.int32), 0)
+    return _sums_of_products(equation, to)
+
+
+def _sums_of_products(equation: Equation, to: DType) -> Array:
+    """Return sums over the contracted axes, batch axes first."""
+    (over_a, over_b), (batch_a, batch_b) = equation.params["dimension_numbers"]
     a, b = (xp.astype(each, to) for each in equation.arrays())
     free_a = _others(a, over_a, batch_a)
     free_b = _others(b, over_b, batch_b)
