@@ -56,7 +56,7 @@ def digamma(x: Values) -> Values:
     series = w * (1 / 12 - w * (1 / 120 - w * (1 / 252 - w * (1 / 240 - w / 132))))
     value = np.log(z + 16) - 1 / (2 * z + 32) - series - shift
     turn = np.where(turned(x, 0) == 0, np.nan, turned(x, 0))
-    return np.where(x < 0, value - np.pi * turned(x, 1) / turn, value)
+    return np.asarray(np.where(x < 0, value - np.pi * turned(x, 1) / turn, value))
 
 
 def turned(x: Values, quarters: int) -> Values:

@@ -41,7 +41,8 @@ def lgamma(b: Statements, x: Operand) -> Operand:
     c, one, two = GAMMA[s.dtype], s.number(1.0), s.number(2.0)
     z = b.let("abs", x)
     far, small = b.let("less", s.number(FAR), z), b.let("less", z, one)
-    t, product = z, one
+    t: Operand = z
+    product: Operand = one
     for _ in range(5):  # gamma(t) = (t - 1) gamma(t - 1)
         above = b.let("less", s.number(3.0), t)
         t = b.let("where", above, b.let("subtract", t, one), t)
