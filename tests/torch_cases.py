@@ -254,7 +254,7 @@ def placed(x, i, w, m):
     return (
         *torch.tril_indices(4, 5, -1), torch.triu_indices(3, 4, 1), torch.tril_indices(0, 3), x.angle(), (x * math.nan).angle(),
         x.diagonal_scatter(w[0, :, :2]), x.diagonal_scatter(w[0, :3, :2], 2, 0, 2), x.diagonal_scatter(w[0, :3, :2], -1, 2, 0),
-        x.masked_scatter(m, w), x.masked_scatter(m[:, 1:2], w), torch.bucketize(x.sum(), w[0, 0].sort()[0], right=True),
+        x.masked_scatter(m, w), x.masked_scatter(m[:, 1:2], w), x[0, :1].masked_scatter(m, w), torch.bucketize(x.sum(), w[0, 0].sort()[0], right=True),
         torch.bucketize(0.3, w[0, 0].sort()[0]), torch.addbmm(w[0], w, x[:, :1].mT @ x[:, :1], beta=0.5, alpha=2),
         *[x.index_reduce(0, i[:2] * 0 + 1, w[:, :3], how, include_self=kept) for how in ("amax", "amin", "mean", "prod") for kept in (True, False)],
         x[0].scatter_reduce(1, few, w[0, :1, :2], "amax", include_self=False), x[0].scatter(0, few, w[0], reduce="multiply"),

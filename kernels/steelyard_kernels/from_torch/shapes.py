@@ -188,10 +188,12 @@ def _on_diagonal(
 
 def _masked(site: Site, x: Array, mask: Array, source: Array) -> Array:
     """Return an array into which a mask lets values, in their order."""
-    mask = xp.reshape(xp.broadcast_to(mask, x.shape), (-1,))
+    x, mask = (
+        xp.reshape(xp.broadcast_to(each, site.shape), (-1,)) for each in (x, mask)
+    )
     place = xp.maximum(xp.cumulative_sum(mask.astype("int64")) - 1, 0)
     found = xp.take(xp.reshape(source, (-1,)), place)
-    return xp.reshape(xp.where(mask, found, xp.reshape(x, (-1,))), site.shape)
+    return xp.reshape(xp.where(mask, found, x), site.shape)
 
 
 def _top(
