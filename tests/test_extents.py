@@ -6,6 +6,7 @@ import pickle
 import random
 import subprocess
 import sys
+import warnings
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -360,6 +361,19 @@ def test_variances_of_float64_are_of_any_number_of_values():
     for point in AT:
         (x,) = drawn([(N, S)], point, "float64")
         np.testing.assert_allclose(ranged(x), np.var(x, -1), rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("correction", [1, 3])
+def test_variances_of_samples_are_of_any_number_of_values(correction):
+    """Of few, where one more or less changes the program, too."""
+    ranged = made(lambda x: xp.var(x, axis=1, correction=correction), [(N, S)])
+    for point in [(3, 5), (7, 17), (40, 70), (1, 1), (31, 2), (5, 4), (2, 3)]:
+        (x,) = drawn([(N, S)], point)
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            expected = np.var(x.astype(float), 1, ddof=correction)
+        expected[np.isinf(expected)] = np.nan
+        np.testing.assert_allclose(ranged(x), expected, rtol=1e-5)
 
 
 def test_wrong_extents_are_told():

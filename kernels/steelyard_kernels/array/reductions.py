@@ -58,8 +58,8 @@ def _variance(x: Array, axis: Axis, correction: float, keepdims: bool) -> Array:
     if correction == 0:
         return result
     count = math.prod(x.shape[place] for place in _axes("var", x, axis))
-    scale = count / (count - correction) if count > correction else math.nan
-    return result * scale
+    share = 1 / (count - correction) if count > correction else math.nan
+    return result + result * correction * share  # count / (count - correction) of it
 
 
 def _reduce(op: str, x: Array, axis: Axis, keepdims: bool) -> Array:
