@@ -7,7 +7,7 @@ chunk goes on from what is before it. The order is the same in every run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Final
 
@@ -18,7 +18,6 @@ from steelyard_kernels.expression.expr import (
     Node,
     Program,
     Reduce,
-    Shape,
 )
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import axis
@@ -90,8 +89,7 @@ def _in_chunks(program: Program, device: Machine | Gpu, *, hands: bool) -> Progr
     def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
         size = sizes.get(node.number)
         if size and isinstance(node, Reduce):
-            shape = (prod(node.arg.shape) // size, size)
-            return _reduced(graph, node, made[node.arg.number], shape)
+            return _reduced(graph, node, made[node.arg.number], size)
         if size and isinstance(node, Along):
             arg = made[node.arg.number]
             if handed_size := over.get(node.number):
@@ -104,21 +102,42 @@ def _in_chunks(program: Program, device: Machine | Gpu, *, hands: bool) -> Progr
 
 
 def by_axes(program: Program) -> Program:
-    """Return a program whose reductions to one value are made axis by axis.
+    """Return a program whose reductions over several axes are made axis by axis.
 
-    Itself where there are none of several axes. Chunks of all elements are as many as
-    divide these, which is another number at other extents; of axes they are as many.
+    Itself where there are none. Chunks of all elements are as many as divide these, which
+    is another number at other extents; of axes they are as many. Nor have axes that lie
+    apart, or that arrays are broadcast along, one walk that threads share.
     """
 
     def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
-        if not isinstance(node, Reduce) or prod(node.shape) != 1:
+        if not isinstance(node, Reduce):
             return None
-        row, shape = MONOIDS[node.op], node.arg.shape
-        if row.moments or row.chooses or sum(n > 1 for n in shape) < 2:
+        axes = [place for place in node.axes if node.arg.shape[place] > 1]
+        if len(axes) < 2:
             return None
-        return _reduced(graph, node, made[node.arg.number], shape)
+        return _nested(graph, node, made[node.arg.number], axes)
 
     return rewritten(program, rule)
+
+
+def _nested(graph: Graph, node: Reduce, arg: Node, axes: Sequence[int]) -> Node:
+    """Return a reduction over axes as those of one each, the last one first."""
+    row, wide = MONOIDS[node.op], graph.cast(arg, accumulator(node.dtype))
+    count = graph.constant(prod([arg.shape[place] for place in axes]), wide.dtype)
+
+    def over(value: Node, op: str) -> Node:
+        for place in reversed(axes):
+            value = graph.reduce(op, value, (place,), keepdims=True)
+        return value
+
+    if row.moments:
+        mean = graph.apply("divide", over(wide, "sum"), count)
+        wide = graph.apply("subtract", wide, mean)
+        wide = graph.apply("multiply", wide, wide)
+    shared = row.mean or row.moments
+    total = over(wide, "sum" if shared else node.op)
+    total = graph.apply("divide", total, count) if shared else total
+    return graph.reshape(graph.cast(total, node.dtype), node.shape)
 
 
 def chunk_of(extent: int, count: int, least: int = LEAST) -> int:
@@ -139,14 +158,13 @@ def _size(node: Node) -> int:
     return next((size // count for count in COUNTS if size % count == 0), 0)
 
 
-def _reduced(graph: Graph, node: Reduce, arg: Node, shape: Shape) -> Node:
-    """Return a reduction to one value as that of its chunks' results, axis by axis."""
+def _reduced(graph: Graph, node: Reduce, arg: Node, size: int) -> Node:
+    """Return a reduction to one value as that of its chunks' results."""
     row, extent = MONOIDS[node.op], prod(node.arg.shape)
     op = "sum" if row.mean else node.op
     wide = graph.cast(arg, accumulator(node.dtype))
-    total = graph.reshape(wide, shape)
-    for _ in shape:
-        total = graph.reduce(op, total, keepdims=False)
+    parts = graph.reshape(wide, (extent // size, size))
+    total = graph.reduce(op, graph.reduce(op, parts, keepdims=False), keepdims=False)
     if row.mean:
         total = graph.apply("divide", total, graph.constant(extent, total.dtype))
     return graph.reshape(graph.cast(total, node.dtype), node.shape)

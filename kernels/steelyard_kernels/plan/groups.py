@@ -18,7 +18,7 @@ from steelyard_kernels.nest.axes import stored
 from steelyard_kernels.plan.bodies import Body
 from steelyard_kernels.plan.cuts import Cuts, is_still
 from steelyard_kernels.plan.pieces import Group, Pieces
-from steelyard_kernels.plan.rates import predicted
+from steelyard_kernels.plan.rates import is_cliff, predicted
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
 
@@ -163,7 +163,9 @@ class Groups:
 
     def saves(self, program: Program, *groups: Group) -> bool:
         """Say whether one kernel is predicted to take no longer than launches apart."""
-        return self.once(predicted, program, self.device) <= self._taken(groups)
+        if self.once(predicted, program, self.device) > self._taken(groups):
+            return False
+        return not is_cliff(program, map(self.program, groups), self.device)
 
     def _taken(self, groups: Iterable[Group]) -> float:
         """Return what launches are predicted to take one after the other."""

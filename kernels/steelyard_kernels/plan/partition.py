@@ -14,7 +14,7 @@ from steelyard_kernels.expression.batched import batched
 from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.nest.axes import stored
 from steelyard_kernels.plan.bodies import Body
-from steelyard_kernels.plan.chunks import in_chunks
+from steelyard_kernels.plan.chunks import by_axes, in_chunks
 from steelyard_kernels.plan.cuts import Cuts
 from steelyard_kernels.plan.fusions import fuse
 from steelyard_kernels.plan.groups import Groups
@@ -28,8 +28,11 @@ from steelyard_kernels.plan.rates import (
     has_schedule,
     in_registers,
     in_turns,
+    is_cliff,
     is_kernel,
+    is_serial,
     least_in_turns,
+    modelled,
     predicted,
     turns_of,
 )
@@ -74,6 +77,19 @@ def groups_of(program: Program, device: Machine | Gpu) -> Groups:
 
 
 def _of_widened(program: Program, device: Machine | Gpu) -> Groups:
+    """Return launches, of reductions axis by axis where few threads walked for long."""
+    found = _handing(program, device)
+    if not any(is_serial(found.program(each), device) for each in found.every):
+        return found
+    other = _handing(by_axes(program), device)
+    return min(found, other, key=lambda each: _modelled(each, device))
+
+
+def _modelled(groups: Groups, device: Machine | Gpu) -> float:
+    return sum([modelled(groups.program(each), device) for each in groups.every])
+
+
+def _handing(program: Program, device: Machine | Gpu) -> Groups:
     found = _groups_of(program, device, hands=True)
     if any(isinstance(node, expr.Handed) for node in found.cuts.program.nodes):
         every = [launch.program for launch in planned(found).launches]
@@ -201,7 +217,9 @@ def _walks_apart(program: Program, plan: Plan, device: Machine | Gpu) -> bool:
     if not all(is_kernel(launch.program) for launch in plan.launches):
         return True  # registers hold what has no prediction
     apart = sum(predicted(each.program, device) for each in plan.launches)
-    return predicted(program, device) > apart
+    if predicted(program, device) > apart:
+        return True
+    return is_cliff(program, [each.program for each in plan.launches], device)
 
 
 class _Placing:

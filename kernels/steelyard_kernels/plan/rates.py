@@ -11,7 +11,7 @@ their elements, and is compiled for seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import inf, prod
 from typing import Final
 
@@ -47,6 +47,8 @@ from steelyard_kernels.schedule.weighted import weighted_of
 FOLLOWS_NS: Final = 1700.0
 REDUCES_NS: Final = 900.0
 FULL: Final = 1024  # threads of a multiprocessor that are as quick as twice as many
+SERIAL_NS: Final = 50e3  # ten launches and more
+CLIFF: Final = 4.0  # times as long, which no model is wrong by
 HANDED_NS: Final = 800.0  # from one launch to the next, beside a kernel's own time
 
 
@@ -148,6 +150,36 @@ def _busy(nest: Nest, device: Machine | Gpu) -> float:
         return 1.0
     full = device.multiprocessors * FULL if isinstance(device, Gpu) else device.threads
     return min(1.0, prod(nest.extents[: nest.space]) / full)
+
+
+def modelled(program: Program, device: Machine | Gpu) -> float:
+    """Return what a launch takes by the models of schedules; inf where it has none."""
+    try:
+        return best(program, device)[1].total
+    except KernelError:
+        return inf
+
+
+def is_serial(program: Program, device: Machine | Gpu) -> bool:
+    """Say whether a GPU's threads walk several axes for long, one within another."""
+    nest = _nest(program) if isinstance(device, Gpu) else None
+    if nest is None or not _is_several(nest) or is_tiled(program, device):
+        return False
+    return modelled(program, device) > SERIAL_NS
+
+
+def is_cliff(program: Program, apart: Iterable[Program], device: Machine | Gpu) -> bool:
+    """Say whether one kernel walks for many times as long as launches apart."""
+    if not is_serial(program, device):
+        return False
+    own = sum([modelled(each, device) for each in apart])
+    return modelled(program, device) > CLIFF * own
+
+
+def _is_several(nest: Nest) -> bool:
+    """Say whether several axes are reduced, one of which threads do not share."""
+    inner = frozenset[int]().union(*[value.over for value in nest.values])
+    return len(inner - nest.lined) > 1
 
 
 def _walked(nest: Nest) -> int:
