@@ -115,9 +115,8 @@ def arguments(program, slots, arrays, scalars=None, aligned=True):
 
 def _flat(array, buffer):
     assert array.dtype == buffer.dtype.numpy, buffer.name
-    flat = array.view()
-    flat.shape = (-1,)  # raises where that needed a copy
-    return flat
+    assert array.flags.c_contiguous, buffer.name  # or this would be a copy
+    return array.reshape(-1)
 
 
 def _uniform(value, type_):

@@ -666,8 +666,8 @@ def test_a_running_sum_may_be_multiplied_beside_what_it_is_joined_to():
         np.testing.assert_array_equal(found, wanted)
 
 
-def test_a_sum_of_everything_beside_places_of_columns_is_a_kernel_on_a_gpu():
-    """It varies with no axis, and is no weighted sum."""
+def test_a_sum_of_everything_beside_places_of_columns_may_be_a_kernel_on_a_gpu():
+    """It varies with no axis, and is no weighted sum; two launches take half as long."""
 
     @kernel
     def both(x):
@@ -675,7 +675,7 @@ def test_a_sum_of_everything_beside_places_of_columns_is_a_kernel_on_a_gpu():
 
     x = np.random.default_rng(1).integers(-9, 9, (8, 5))
     program, gpu = simplify(both.program(x)), device(parse("cuda:sm_90a"))
-    assert partition.partition(program, gpu) is None
+    assert len(partition.partition(program, gpu).launches) == 2
     lowered = strategies.lower(program, strategies.heuristic(program, gpu), gpu)
     seen = simt.launch(program, lowered, [x])
     np.testing.assert_array_equal(seen["out0"], x.argmin(0)[None])
