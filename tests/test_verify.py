@@ -71,7 +71,7 @@ BROKEN = [
     ("scope", [Let(A, "cast", (Var("n", F),))]),
     ("buffer", [Store(Buffer("z", float32, N, access="out"), ZERO, ONE)]),
     ("buffer", [loop(alloc()), Store(alloc().buffer, ZERO, ONE)]),
-    ("known", [Let(A, "cbrt", (ONE,))]),
+    ("known", [Let(A, "cubed", (ONE,))]),
     ("known", [Effect("nap")]),
     ("arity", [Let(A, "negative", (ONE, ONE))]),
     ("arity", [Effect("barrier", (ONE,))]),

@@ -66,7 +66,7 @@ from steelyard_kernels.nest.uses import (
 )
 
 
-@lru_cache(maxsize=2)  # a build asks for it to choose a schedule, then to lower
+@lru_cache(maxsize=16)  # builds choose a schedule, then lower; plans join launches
 def nest_of(program: Program) -> Nest:
     """Return the nest of a program that has elements; raises Unsupported for others."""
     for node in beyond(program):

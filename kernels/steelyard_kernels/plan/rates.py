@@ -163,7 +163,7 @@ def modelled(program: Program, device: Machine | Gpu) -> float:
 def is_serial(program: Program, device: Machine | Gpu) -> bool:
     """Say whether a GPU's threads walk several axes for long, one within another."""
     nest = _nest(program) if isinstance(device, Gpu) else None
-    if nest is None or not _is_several(nest) or is_tiled(program, device):
+    if nest is None or _busy(nest, device) == 1 or is_tiled(program, device):
         return False
     return modelled(program, device) > SERIAL_NS
 
