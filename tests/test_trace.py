@@ -185,7 +185,10 @@ def test_the_number_of_arrays_and_their_size_are_checked():
     [
         (lambda _: None, "output out is of type NoneType"),
         (lambda x: {"out put": x}, "expected a Python name"),
-        (lambda x: np.spacing(x) + 1, "numpy.spacing was called on an array of a kernel"),
+        (
+            lambda x: np.spacing(x) + 1,
+            "numpy.spacing was called on an array of a kernel",
+        ),
         (lambda x: x @ x[1:], "matmul of shapes"),
     ],
 )
