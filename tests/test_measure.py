@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 import statistics
@@ -5,6 +6,8 @@ import subprocess
 import threading
 from dataclasses import replace
 from time import monotonic_ns
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from fakes import QUICK, case_of, launching, negate
 
 from steelyard import BenchmarkError, benchmark
 from steelyard.declare.mode import BUILDS, CACHES, parse
-from steelyard.measure import instruments, stream
+from steelyard.measure import audit, instruments, stream
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.one_case import failed, measure_case
 from steelyard.measure.prepared import PreparedCase
@@ -284,6 +287,21 @@ def test_allocations_are_counted_on_request(scale):
     assert trial.extra["allocations"]["peak_bytes"] >= 800_000
     assert trial.extra["allocations"]["kept_bytes"] >= 800_000
     assert "allocations" not in measured(negate, "latency/warm", scale).extra
+
+
+@pytest.mark.parametrize(("calls", "kept"), [({2}, 0), ({1, 2, 3}, 800_000)])
+def test_what_one_launch_makes_for_all_others_is_not_kept_by_each(calls, kept):
+    """As a table that is filled by the second call."""
+    made, called = [], itertools.count(1)
+
+    def launch(_):
+        if next(called) in calls:
+            made.append(np.ones(100_000))
+
+    work = SimpleNamespace(launch=launch, wait=lambda: None)
+    prepared = SimpleNamespace(buffers=Mock(), work=work)
+    found = audit.allocations(prepared)["kept_bytes"]
+    assert kept <= found < kept + 2000
 
 
 @pytest.mark.parametrize("mode", ["build/cold", "build/warm-memory"])
