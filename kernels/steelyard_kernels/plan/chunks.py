@@ -89,7 +89,9 @@ def _in_chunks(program: Program, device: Machine | Gpu, *, hands: bool) -> Progr
     def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
         size = sizes.get(node.number)
         if size and isinstance(node, Reduce):
-            return _reduced(graph, node, made[node.arg.number], size)
+            chunks = prod(node.arg.shape) // size, size
+            arg = graph.reshape(made[node.arg.number], chunks)
+            return _nested(graph, node, arg, (0, 1))
         if size and isinstance(node, Along):
             arg = made[node.arg.number]
             if handed_size := over.get(node.number):
@@ -121,7 +123,7 @@ def by_axes(program: Program) -> Program:
 
 
 def _nested(graph: Graph, node: Reduce, arg: Node, axes: Sequence[int]) -> Node:
-    """Return a reduction over axes as those of one each, the last one first."""
+    """Return a reduction as those over one axis each of its operand, the last one first."""
     row, wide = MONOIDS[node.op], graph.cast(arg, accumulator(node.dtype))
     count = graph.constant(prod([arg.shape[place] for place in axes]), wide.dtype)
 
@@ -156,18 +158,6 @@ def _size(node: Node) -> int:
     """Return the elements of a reduction's chunk, the same for all devices; 0: it has none."""
     size = prod(node.arg.shape) if isinstance(node, Reduce) else 0
     return next((size // count for count in COUNTS if size % count == 0), 0)
-
-
-def _reduced(graph: Graph, node: Reduce, arg: Node, size: int) -> Node:
-    """Return a reduction to one value as that of its chunks' results."""
-    row, extent = MONOIDS[node.op], prod(node.arg.shape)
-    op = "sum" if row.mean else node.op
-    wide = graph.cast(arg, accumulator(node.dtype))
-    parts = graph.reshape(wide, (extent // size, size))
-    total = graph.reduce(op, graph.reduce(op, parts, keepdims=False), keepdims=False)
-    if row.mean:
-        total = graph.apply("divide", total, graph.constant(extent, total.dtype))
-    return graph.reshape(graph.cast(total, node.dtype), node.shape)
 
 
 def _handed_over(graph: Graph, node: Along, arg: Node, size: int, spare: int) -> Node:
