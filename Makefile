@@ -1,6 +1,7 @@
 # Two commands: `make bench` measures the shipped kernels here in about a minute, in float32 at
-# two sizes, and no build in a fresh process; `make test` checks everything but what judges by
-# times of its own, which `make test-measuring` does on a machine that is free.
+# two sizes, and no build in a fresh process; `make test` runs every quick test and a sixth of
+# the slow ones, `make test-all` all but what judges by times of its own, which
+# `make test-measuring` does on a machine that is free.
 # `make builds` measures what is only built, for GPUs that need not be here: minutes.
 # `make loops` measures loops of thousands of iterations, and their builds, on the CPU.
 # `make products` measures products of matrices, convolutions, attention and BERT on the CPU.
@@ -16,7 +17,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Says what is left out where PyTorch is not installed; it is not asked for: gigabytes.
 PEERLESS = $(BIN)/python -c "import importlib.util as u; u.find_spec('torch') or print('torch is not in .venv: its kernels, the peers compiled by it and the cases of cuBLAS are left out')"
 
-.PHONY: bench builds loops products layouts gpu peers test test-measuring test-gpu lint types mypy pyright docs tables clean
+.PHONY: bench builds loops products layouts gpu peers test test-all test-measuring test-gpu lint types mypy pyright docs tables clean
 
 bench: .venv/bench
 	$(BIN)/steelyard run suites/adam.py suites/bias_layernorm.py suites/build.py suites/memory.py suites/softmax.py -k "not (gpu_ or cuda or noisy or float16 or =1600 or =5140 or =5263360 or kernel=adam])"
@@ -42,9 +43,12 @@ peers: .venv/gpu
 	$(BIN)/steelyard run suites/peers.py --relative-to impl=ours
 
 # What is imported is compiled once, not in each of the processes that tests start.
-test test-measuring test-gpu: export PYTHONDONTWRITEBYTECODE :=
+test test-all test-measuring test-gpu: export PYTHONDONTWRITEBYTECODE :=
 
 test: .venv/ready
+	$(BIN)/pytest -n logical --dist worksteal --turns
+
+test-all: .venv/ready
 	$(BIN)/pytest -n logical --dist worksteal
 
 test-measuring: .venv/ready

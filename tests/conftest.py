@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import gpu
 import numpy as np
 import postgresql
 import pytest
+import turns
 from hypothesis import settings
 
 # An example may compile a kernel, and the machine may be busy: no deadlines.
@@ -36,10 +38,45 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def pytest_addoption(parser):
-    """Add the flag that rewrites golden files instead of comparing with them."""
-    parser.addoption(
-        "--update-golden", action="store_true", help="rewrite the golden files"
-    )
+    """Add the flags that rewrite files instead of comparing, and that of slow tests' turns."""
+    for flag, text in {
+        "--update-golden": "rewrite the golden files",
+        "--turns": "run slow tests in turns, of which the commit has one",
+        "--update-slow": "rewrite the list of slow tests by the times of this run",
+    }.items():
+        parser.addoption(flag, action="store_true", help=text)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out the slow tests whose turn it is not."""
+    if config.getoption("--turns"):
+        runs = turns.deal([item.nodeid for item in items], turns.turn())
+        left = [item for item, now in zip(items, runs, strict=True) if not now]
+        items[:] = [item for item, now in zip(items, runs, strict=True) if now]
+        config.hook.pytest_deselected(items=left)
+
+
+def pytest_report_header(config):
+    """Say whose turn it is."""
+    if config.getoption("--turns"):
+        return f"turn {turns.turn()} of slow tests; all: make test-all"
+    return None
+
+
+SECONDS = Counter()  # of each function, where this process hears of all
+
+
+def pytest_runtest_logreport(report):
+    """Sum what each function's cases take."""
+    SECONDS[turns.function(report.nodeid)] += report.duration
+
+
+def pytest_sessionfinish(session):
+    """Write down which were slow, where that is asked for."""
+    if session.config.getoption("--update-slow") and not hasattr(
+        session.config, "workerinput"
+    ):
+        turns.write(SECONDS)
 
 
 def pytest_collection_finish():
