@@ -7,7 +7,7 @@ from fakes import QUICK, case_of, negate
 from steelyard.declare.mode import parse
 from steelyard.declare.plan import Settings
 from steelyard.machine import gpu_state
-from steelyard.measure import gpu_instruments, gpu_stream
+from steelyard.measure import audit, gpu_instruments, gpu_stream
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.one_case import measure_case
 from steelyard.measure.prepared import PreparedCase
@@ -97,6 +97,14 @@ def test_a_kernels_trial_has_all_that_its_gpu_tells(monkeypatch, mode):
     assert "flush_bytes" not in trial.extra  # the CPU's own
     assert unpack(pack(trial.samples, ()))[0] == trial.samples
     assert rig.detached == []
+
+
+def test_threads_that_spin_do_not_doubt_a_gpus_time(monkeypatch):
+    """Libraries leave some: PyTorch's, or those that made the reference."""
+    monkeypatch.setattr(audit, "spins", lambda: True)
+    rig = Rig(monkeypatch, negate)
+    assert "again" in (found := audit.audit(rig.prepared, None))
+    assert "spins" not in found
 
 
 def test_a_lost_gpu_fails_the_trial_and_keeps_its_samples(monkeypatch):

@@ -86,9 +86,9 @@ def audit(prepared: PreparedCase, flush: Callable[[], None] | None) -> Found:
             require_fresh(prepared)
             if ours:
                 require_done(prepared)
+                found["spins"] = spins()  # no thread of the host does a GPU's work
             found["again"] = again(prepared)
             found |= allocations(prepared)
-            found["spins"] = spins()
     if flush is not None and ours and "kept_warm" not in found:
         found["kept_warm"] = kept_warm(prepared, flush)
     return dict(found)
