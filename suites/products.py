@@ -30,7 +30,7 @@ BERT: Final = [
 """Of one sequence of 64 words, and of 1, 8 and 16 of 128, 256 and 512."""
 SQUARES: Final = [(n, n, n) for n in (512, 1024, 2048, 4096, 8192)]
 SKINNY: Final = [(m, n, k) for m in (1, 4, 16) for n, k in ((768, 768), (3072, 768))]
-RAGGED: Final = [(100, 776, 776), (97, 769, 776), (1031, 1033, 1048)]
+RAGGED: Final = [(100, 770, 776), (100, 776, 776), (97, 769, 776), (1031, 1033, 1048)]
 
 
 @kernel
