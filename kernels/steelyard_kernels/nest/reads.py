@@ -13,7 +13,7 @@ from steelyard_kernels.dtypes import DType
 from steelyard_kernels.expression.expr import Along, Apply, Cast, Dot, Reduce, Segments
 from steelyard_kernels.expression.structure import closure, users
 from steelyard_kernels.monoids import MONOIDS, Monoid, accumulator
-from steelyard_kernels.nest.axes import Nest, Value
+from steelyard_kernels.nest.axes import Nest, Value, segmented
 from steelyard_kernels.schedule.values import fusions, largest_of
 
 ADDED: Final = MONOIDS["sum"]
@@ -234,6 +234,23 @@ class Passes:
             known |= {value.number for value in here}
         rows = frozenset(range(nest.space)) - walked
         return cls(walked, rows, max(rows, default=-1), tuple(found))
+
+
+def walks_of(nest: Nest) -> list[frozenset[int]]:
+    """Return the axes of each reduction's walks, and of what these are walked again for.
+
+    One that another reduction's walk needs is walked again for each of its steps.
+    """
+    reads, found = reads_of(nest), []
+    stored = {output.value.number for output in nest.outputs}
+    around = {v.number: [v.axes] * (v.number in stored) for v in nest.values}
+    for value in reversed([value for value in nest.values if value.over]):
+        walks = around[value.number] or [value.axes]
+        found += [axes.union(value.over) - segmented(value) for axes in walks]
+        opened = max(walks, key=len).union(value.over)
+        for each in reads.inside([value], value.over):
+            around[each.number].append(opened)
+    return found
 
 
 def _needed(nest: Nest, reads: Reads) -> list[Value]:

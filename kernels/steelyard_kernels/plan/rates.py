@@ -21,13 +21,13 @@ from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Along, Loop, Node, Program, Result, loops
 from steelyard_kernels.expression.rows import in_memory
 from steelyard_kernels.expression.structure import everywhere
-from steelyard_kernels.nest.axes import Nest, one_space, segmented
+from steelyard_kernels.nest.axes import Nest, one_space
 from steelyard_kernels.nest.carried import outline
 from steelyard_kernels.nest.carried.registers import MOST_ELEMENTS
 from steelyard_kernels.nest.carried.tensor import elements, spelled
 from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.nest.places import nest_of
-from steelyard_kernels.nest.reads import reads_of
+from steelyard_kernels.nest.reads import walks_of
 from steelyard_kernels.plan.launches import Plan
 from steelyard_kernels.plan.products import is_product
 from steelyard_kernels.schedule.aliasing import updates_in_place
@@ -145,11 +145,14 @@ def _busy(nest: Nest, device: Machine | Gpu) -> float:
     All do where one axis is reduced, which they share. Of several a thread has those of one
     output: a mean of 2800 maxima of 32 took one of an H200's 1 ms, and two launches 4 us.
     """
-    inner = frozenset[int]().union(*[value.over for value in nest.values])
-    if len(inner - nest.lined) < 2:
+    if len(_reduced(nest) - nest.lined) < 2:
         return 1.0
     full = device.multiprocessors * FULL if isinstance(device, Gpu) else device.threads
     return min(1.0, prod(nest.extents[: nest.space]) / full)
+
+
+def _reduced(nest: Nest) -> frozenset[int]:
+    return frozenset[int]().union(*[value.over for value in nest.values])
 
 
 def modelled(program: Program, device: Machine | Gpu) -> float:
@@ -163,7 +166,9 @@ def modelled(program: Program, device: Machine | Gpu) -> float:
 def is_serial(program: Program, device: Machine | Gpu) -> bool:
     """Say whether a GPU's threads walk several axes for long, one within another."""
     nest = _nest(program) if isinstance(device, Gpu) else None
-    if nest is None or _busy(nest, device) == 1 or is_tiled(program, device):
+    if nest is None or len(nest.inner | _reduced(nest)) < 2:
+        return False
+    if is_tiled(program, device):
         return False
     return modelled(program, device) > SERIAL_NS
 
@@ -177,24 +182,8 @@ def is_cliff(program: Program, apart: Iterable[Program], device: Machine | Gpu) 
 
 
 def _walked(nest: Nest) -> int:
-    """Return how many values all reductions take in.
-
-    One that another reduction's walk needs is walked again for each of its steps.
-    """
-    reads, total = reads_of(nest), 0
-    stored = {output.value.number for output in nest.outputs}
-    around = {v.number: [v.axes] * (v.number in stored) for v in nest.values}
-    for value in reversed([value for value in nest.values if value.over]):
-        walks = around[value.number] or [value.axes]
-        own = segmented(value)
-        total += sum(
-            prod([nest.extents[axis] for axis in axes.union(value.over) - own])
-            for axes in walks
-        )
-        opened = max(walks, key=len).union(value.over)
-        for each in reads.inside([value], value.over):
-            around[each.number].append(opened)
-    return total
+    """Return how many values all reductions take in."""
+    return sum([prod([nest.extents[k] for k in axes]) for axes in walks_of(nest)])
 
 
 def is_kernel(program: Program) -> bool:

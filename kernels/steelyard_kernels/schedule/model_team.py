@@ -8,6 +8,7 @@ which is the latency of its loads, its reductions and its instructions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, hypot, prod
 from typing import Final
@@ -17,7 +18,7 @@ from steelyard_kernels.cost import bytes_moved
 from steelyard_kernels.expression.expr import Apply, Cast, Input
 from steelyard_kernels.ir.effects import AHEAD
 from steelyard_kernels.nest.axes import NAMES, Nest, Value, is_column
-from steelyard_kernels.nest.reads import Passes
+from steelyard_kernels.nest.reads import Passes, walks_of
 from steelyard_kernels.nest.threads import nearness
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.gpu import (
@@ -203,6 +204,18 @@ def _stays(schedule: Schedule) -> bool:
     return schedule.blocks > 0 and schedule.cluster > 1
 
 
+def _inner(nest: Nest) -> list[frozenset[int]]:
+    """Return the axes behind the first loop that are walked within one another."""
+    inner = frozenset(range(nest.outer, len(nest.extents)))
+    if len(inner) < 2:
+        return [inner]
+    stored = frozenset(range(nest.space))
+    found = {walk & inner for walk in (*walks_of(nest), stored)}
+    rest = inner.difference(*found)
+    found |= {rest} if rest else set()
+    return [each for each in found if not any(each < other for other in found)]
+
+
 class Team:
     """What predictions need of a nest whose threads walk reduced axes together."""
 
@@ -220,6 +233,10 @@ class Team:
         axes = range(len(nest.extents))
         self.near = {NAMES[axis]: nearness(nest, axis) for axis in axes}
         self._extents: dict[str, int] = {}
+        self._inner = _inner(nest)
+        self.walked = prod(nest.extents[: nest.outer]) * sum(
+            [prod([nest.extents[k] for k in walk]) for walk in self._inner]
+        )
         self._residues: dict[int, int | None] = {}
 
     def extent(self, cut: Cut) -> int:
@@ -286,7 +303,7 @@ class Team:
             waves = -(-schedule.blocks // (resident * gpu.multiprocessors))
             flight = waves * -(-blocks // schedule.blocks) * life
         arithmetic = blocks * issued / (active * ISSUE_RATE)
-        walked = prod(self.nest.extents)
+        walked = self.walked
         columns = walked * does.columns / cut.at(Place.REGISTER)
         near = columns / (active * NEAR_RATE)
         if does.columns * self.nest.extents[-1] > NEAR_BYTES and not shared:
@@ -322,13 +339,10 @@ class Team:
         cut, *inner = schedule.cuts
         lanes = max([each.at(Place.VECTOR) for each in schedule.cuts])
         side = cut.at(Place.REGISTER)
-        vectors = prod(
-            [
-                -(-self.extent(each) // (each.at(Place.VECTOR) * each.beside))
-                for each in inner
-            ]
+        vectors = self._turns(
+            {each: each.at(Place.VECTOR) * each.beside for each in inner}
         )
-        walks = prod([-(-self.extent(each) // each.size) for each in inner])
+        walks = self._turns({each: each.size for each in inner})
         vector = lanes * (does.elements * side + does.shared)
         columns = does.columns / self.widest
         if not schedule.blocks and self.residue(lanes):
@@ -355,6 +369,21 @@ class Team:
         if schedule.blocks:  # loads are on their way while the row before is walked
             return issued, max(walking, waits) + AHEAD_NS + MEET_NS * (warps > 1)
         return issued, walking + waits + IDLE_NS
+
+    def _turns(self, sizes: Mapping[Cut, int]) -> int:
+        """Return how many turns walks have of loops that are cut to so many elements."""
+        return sum(
+            [
+                prod(
+                    [
+                        -(-self.extent(cut) // size)
+                        for cut, size in sizes.items()
+                        if NAMES.index(cut.axes[-1]) in walk
+                    ]
+                )
+                for walk in self._inner
+            ]
+        )
 
     def shared_bytes(self, schedule: Schedule) -> int:
         """Return the bytes of shared memory in which a block's threads keep columns."""

@@ -128,22 +128,17 @@ def on_gpu(team: Team, gpu: Gpu, sought: Sought) -> Iterator[Schedule]:
 
 
 def is_by_rows(nest: Nest, shared: int) -> bool:
-    """Say whether one axis is walked behind `shared` ones, by arrays that share little.
+    """Say whether one axis is walked behind `shared` ones, by what threads read side by side.
 
-    What lies along it lies along all others too, or along none, or it is one vector of each
-    product: a matrix's rows are read again for every column, which is not for threads that
-    walk side by side.
+    Of products they are vectors of each: a matrix's rows are read again for every column.
     """
-    every = frozenset(range(shared))
     inner = {*range(shared, len(nest.extents))} - nest.lined
-    alone = all(
-        value.axes >= every or not value.axes & every
-        for value in nest.values
-        if isinstance(value.source, Input) and inner & value.axes
-    )
     product = contraction_of(nest)
-    vectors = not isinstance(product, str) and not product.rows
-    return shared > 0 and len(inner) == 1 and (alone or vectors)
+    return (
+        shared > 0
+        and len(inner) == 1
+        and (isinstance(product, str) or not product.rows)
+    )
 
 
 class _Frame:
