@@ -18,6 +18,7 @@ from steelyard_kernels.expression.expr import (
     Node,
     Program,
     Reduce,
+    Shape,
 )
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import axis
@@ -29,7 +30,7 @@ from steelyard_kernels.nest.axes import stored
 from steelyard_kernels.schedule.cluster import words
 from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
-from steelyard_kernels.schedule.strategies import LONG, is_long
+from steelyard_kernels.schedule.strategies import FEW, LONG, is_long
 
 COUNTS: Final = range(4096, 127, -1)
 """Of a reduction's chunks, the most first: some for each core or multiprocessor."""
@@ -45,6 +46,8 @@ HANDED: Final = 1 << 13
 """Those of a chunk whose total is handed over, which another one waits for."""
 MOST_HANDED: Final = 4096
 """Chunks whose totals blocks hand over: each takes in all before it, 8 bytes of each."""
+PARTS: Final = 256
+"""Parts of an axis, or elements of one, about."""
 EACH: Final = 4
 """Chunks for each core, so that they end together."""
 
@@ -91,7 +94,7 @@ def _in_chunks(program: Program, device: Machine | Gpu, *, hands: bool) -> Progr
         if size and isinstance(node, Reduce):
             chunks = prod(node.arg.shape) // size, size
             arg = graph.reshape(made[node.arg.number], chunks)
-            return _nested(graph, node, arg, (0, 1))
+            return _nested(graph, node, arg, [(0,), (1,)])
         if size and isinstance(node, Along):
             arg = made[node.arg.number]
             if handed_size := over.get(node.number):
@@ -103,10 +106,13 @@ def _in_chunks(program: Program, device: Machine | Gpu, *, hands: bool) -> Progr
     return rewritten(program, rule) if any(sizes.values()) else program
 
 
-def by_axes(program: Program) -> Program:
+def by_axes(
+    program: Program, *, neighbours: bool = False, parts: bool = False
+) -> Program:
     """Return a program whose reductions over several axes are made axis by axis.
 
-    Itself where there are none. Chunks of all elements are as many as divide these, which
+    Itself where there are none. Those over `neighbours` may be one, and what is over one axis
+    in `parts` where there are few results. Chunks of all elements are as many as divide these, which
     is another number at other extents; of axes they are as many. Nor have axes that lie
     apart, or that arrays are broadcast along, one walk that threads share.
     """
@@ -114,22 +120,41 @@ def by_axes(program: Program) -> Program:
     def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
         if not isinstance(node, Reduce):
             return None
-        axes = [place for place in node.axes if node.arg.shape[place] > 1]
-        if len(axes) < 2:
-            return None
-        return _nested(graph, node, made[node.arg.number], axes)
+        axes: list[tuple[int, ...]] = []
+        for place in node.axes:
+            if neighbours and axes and axes[-1][-1] == place - 1:
+                axes[-1] += (place,)
+            elif node.arg.shape[place] > 1:
+                axes.append((place,))
+        arg = made[node.arg.number]
+        if len(axes) == 1 and parts:
+            ((place,),) = axes
+            before, extent, behind = _around(arg.shape, place)
+            size = chunk_of(extent, PARTS, PARTS) if prod(node.shape) < FEW else 0
+            if size:
+                arg = graph.reshape(arg, (*before, extent // size, size, *behind))
+                axes = [(place,), (place + 1,)]
+        return _nested(graph, node, arg, axes) if len(axes) > 1 else None
 
     return rewritten(program, rule)
 
 
-def _nested(graph: Graph, node: Reduce, arg: Node, axes: Sequence[int]) -> Node:
-    """Return a reduction as those over one axis each of its operand, the last one first."""
+def _around(shape: Shape, place: int) -> tuple[Shape, int, Shape]:
+    """Return the extents before an axis, its own and those behind it."""
+    return shape[:place], shape[place], shape[place + 1 :]
+
+
+def _nested(
+    graph: Graph, node: Reduce, arg: Node, axes: Sequence[tuple[int, ...]]
+) -> Node:
+    """Return a reduction as those over some axes each of its operand, the last ones first."""
     row, wide = MONOIDS[node.op], graph.cast(arg, accumulator(node.dtype))
-    count = graph.constant(prod([arg.shape[place] for place in axes]), wide.dtype)
+    every = [place for together in axes for place in together]
+    count = graph.constant(prod([arg.shape[place] for place in every]), wide.dtype)
 
     def over(value: Node, op: str) -> Node:
-        for place in reversed(axes):
-            value = graph.reduce(op, value, (place,), keepdims=True)
+        for together in reversed(axes):
+            value = graph.reduce(op, value, together, keepdims=True)
         return value
 
     if row.moments:

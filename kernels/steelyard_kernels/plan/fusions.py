@@ -9,7 +9,7 @@ to take longer together.
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from functools import cache
+from functools import cache, partial
 from itertools import islice, pairwise
 from math import prod
 from typing import Final
@@ -22,7 +22,9 @@ from steelyard_kernels.plan.products import is_product
 from steelyard_kernels.plan.rates import (
     has_schedule,
     is_kernel,
+    is_serial,
     is_tiled,
+    modelled,
     reduces_rows,
     weighted_scores,
 )
@@ -45,6 +47,8 @@ def fuse(groups: Groups) -> None:
         groups.try_out(Weights(groups).weigh)
     for group in list(groups.every):
         _follow(groups, group)
+    for group in list(groups.every):
+        _hold(groups, group)
     _merge(groups)
 
 
@@ -84,6 +88,16 @@ def _follow(groups: Groups, group: Group) -> None:
         if groups.once(reduces_rows, *both, gpu):
             groups.join(writer, group)
             return
+
+
+def _hold(groups: Groups, group: Group) -> None:
+    """Store what a launch reduces, where each block or thread would for itself."""
+    program = groups.program(group)
+    if groups.once(is_serial, program, groups.device):
+        every = computed(group.values, groups.memory(group))
+        rows = [node for node in every if isinstance(node, Reduce)]
+        store = partial(groups.store, rows, "threads read it side by side")
+        groups.try_out(store, modelled)
 
 
 def _merge(groups: Groups) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from steelyard_kernels.errors import CompilerBug
 from steelyard_kernels.expression import expr
@@ -23,6 +23,7 @@ from steelyard_kernels.schedule.gpu import Gpu
 from steelyard_kernels.schedule.model import Machine
 
 T = TypeVar("T")
+Rate: TypeAlias = Callable[[Program, Machine | Gpu], float]
 
 
 class Groups:
@@ -151,12 +152,12 @@ class Groups:
         """Say whether a launch beside some reads a value."""
         return any(group not in groups for group in self.readers(node))
 
-    def try_out(self, change: Callable[[], None]) -> None:
-        """Make a change that stays where it is predicted to save time."""
+    def try_out(self, change: Callable[[], None], of: Rate = predicted) -> None:
+        """Make a change that stays where it saves time, which is predicted or modelled."""
         stored, every = dict(self.stored), [*self.every]
-        taken = self._taken(every)
+        taken = self._taken(every, of)
         change()
-        if self._taken(self.every) > taken:
+        if self._taken(self.every, of) > taken:
             self.stored, self.every, self.of, self._readers = stored, [], {}, {}
             for group in every:
                 self.add(group)
@@ -167,10 +168,10 @@ class Groups:
             return False
         return not is_cliff(program, map(self.program, groups), self.device)
 
-    def _taken(self, groups: Iterable[Group]) -> float:
+    def _taken(self, groups: Iterable[Group], of: Rate = predicted) -> float:
         """Return what launches are predicted to take one after the other."""
         programs = [self.program(group) for group in groups]
-        return sum([self.once(predicted, each, self.device) for each in programs])
+        return sum([self.once(of, each, self.device) for each in programs])
 
     def program(self, group: Group) -> Program:
         """Return what a launch computes as a program."""

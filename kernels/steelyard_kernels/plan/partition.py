@@ -81,8 +81,9 @@ def _of_widened(program: Program, device: Machine | Gpu) -> Groups:
     found = _handing(program, device)
     if not any(is_serial(found.program(each), device) for each in found.every):
         return found
-    other = _handing(by_axes(program), device)
-    return min(found, other, key=lambda each: _modelled(each, device))
+    others = by_axes(program, neighbours=True), by_axes(program, parts=True)
+    every = [found, *[_handing(other, device) for other in others]]
+    return min(every, key=lambda each: _modelled(each, device))
 
 
 def _modelled(groups: Groups, device: Machine | Gpu) -> float:

@@ -47,7 +47,7 @@ from steelyard_kernels.schedule.weighted import weighted_of
 FOLLOWS_NS: Final = 1700.0
 REDUCES_NS: Final = 900.0
 FULL: Final = 1024  # threads of a multiprocessor that are as quick as twice as many
-SERIAL_NS: Final = 50e3  # ten launches and more
+SERIAL_NS: Final = 25e3  # five launches and more
 CLIFF: Final = 4.0  # times as long: all of seven that were so were slower on an H200
 HANDED_NS: Final = 800.0  # from one launch to the next, beside a kernel's own time
 
@@ -164,13 +164,14 @@ def modelled(program: Program, device: Machine | Gpu) -> float:
 
 
 def is_serial(program: Program, device: Machine | Gpu) -> bool:
-    """Say whether a GPU's threads walk several axes for long, one within another."""
+    """Say whether a GPU's threads walk for long what more would walk side by side."""
     nest = _nest(program) if isinstance(device, Gpu) else None
-    if nest is None or len(nest.inner | _reduced(nest)) < 2:
+    if nest is None or not _reduced(nest) or is_tiled(program, device):
         return False
-    if is_tiled(program, device):
-        return False
-    return modelled(program, device) > SERIAL_NS
+    taken = modelled(program, device)
+    if taken > SERIAL_NS and _busy(nest, device) == 1:
+        return taken > CLIFF * predicted(program, device)
+    return taken > SERIAL_NS
 
 
 def is_cliff(program: Program, apart: Iterable[Program], device: Machine | Gpu) -> bool:

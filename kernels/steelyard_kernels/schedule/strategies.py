@@ -36,6 +36,10 @@ second, one of 24,000 in 2.3 (that of 60 launches in 0.4).
 """
 
 
+FEW: Final = 128
+"""Rows that leave multiprocessors idle, and elements of a row that are soon walked."""
+
+
 @lru_cache(maxsize=2)  # every phase of a build asks
 def strategy(program: Program) -> str:
     """Return the name of the recipe that fits: by what kinds of nodes there are.
@@ -79,9 +83,12 @@ def is_one(program: Program) -> bool:
         return True
     if kind == "carries":
         return _is_held(program.nodes) or not all(map(walks, beyond(program)))
-    walked = {node.arg.shape for node in program.nodes if isinstance(node, expr.Reduce)}
+    reduced = [node for node in program.nodes if isinstance(node, expr.Reduce)]
+    walked = {node.arg.shape for node in reduced}
     if kind == "loops" or not one_space(program) or len(walked) > 1:
         return False  # of several axes a thread may have all but one
+    if any(prod(n.shape) < FEW and prod(n.arg.shape) >= FEW * FEW for n in reduced):
+        return False  # which few threads walk, or each for itself
     return in_place(program, rows=kind == "rows")
 
 
