@@ -253,6 +253,18 @@ def walks_of(nest: Nest) -> list[frozenset[int]]:
     return found
 
 
+def walks_behind(nest: Nest) -> list[frozenset[int]]:
+    """Return the axes behind the first loop that are walked within one another."""
+    inner = frozenset(range(nest.outer, len(nest.extents)))
+    if len(inner) < 2:
+        return [inner]
+    stored = frozenset(range(nest.space))
+    found = {walk & inner for walk in (*walks_of(nest), stored)}
+    rest = inner.difference(*found)
+    found |= {rest} if rest else set()
+    return [each for each in found if not any(each < other for other in found)]
+
+
 def _needed(nest: Nest, reads: Reads) -> list[Value]:
     """Return all values that outputs are made of, operands first."""
     outputs = [output.value for output in nest.outputs]

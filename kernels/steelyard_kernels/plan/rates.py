@@ -39,7 +39,13 @@ from steelyard_kernels.schedule.model_product import model
 from steelyard_kernels.schedule.recipes.contraction import on_gpu
 from steelyard_kernels.schedule.schedule import Sought, unheard
 from steelyard_kernels.schedule.search import fused_tilings, tiled
-from steelyard_kernels.schedule.strategies import best, heuristic, lower, strategy
+from steelyard_kernels.schedule.strategies import (
+    FEW,
+    best,
+    heuristic,
+    lower,
+    strategy,
+)
 from steelyard_kernels.schedule.weighted import weighted_of
 
 # Of rows that are reduced behind a product, by a launch (with its hand-over) and in its
@@ -47,7 +53,7 @@ from steelyard_kernels.schedule.weighted import weighted_of
 FOLLOWS_NS: Final = 1700.0
 REDUCES_NS: Final = 900.0
 FULL: Final = 1024  # threads of a multiprocessor that are as quick as twice as many
-SERIAL_NS: Final = 25e3  # five launches and more
+SERIAL_NS: Final = 10e3  # some launches
 CLIFF: Final = 4.0  # times as long: all of seven that were so were slower on an H200
 HANDED_NS: Final = 800.0  # from one launch to the next, beside a kernel's own time
 
@@ -166,12 +172,20 @@ def modelled(program: Program, device: Machine | Gpu) -> float:
 def is_serial(program: Program, device: Machine | Gpu) -> bool:
     """Say whether a GPU's threads walk for long what more would walk side by side."""
     nest = _nest(program) if isinstance(device, Gpu) else None
-    if nest is None or not _reduced(nest) or is_tiled(program, device):
+    if nest is None or _is_shared(nest) or is_tiled(program, device):
         return False
     taken = modelled(program, device)
     if taken > SERIAL_NS and _busy(nest, device) == 1:
         return taken > CLIFF * predicted(program, device)
     return taken > SERIAL_NS
+
+
+def _is_shared(nest: Nest) -> bool:
+    """Say whether the threads of enough rows walk one axis for each row alone."""
+    rows, *walked = nest.extents[: nest.outer], *nest.extents[nest.outer :]
+    many = len(walked) == 1 and prod(rows) >= FEW
+    each = frozenset(range(nest.outer))
+    return not walked or (many and all(v.axes >= each for v in nest.values if v.over))
 
 
 def is_cliff(program: Program, apart: Iterable[Program], device: Machine | Gpu) -> bool:

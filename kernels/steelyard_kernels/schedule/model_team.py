@@ -18,7 +18,7 @@ from steelyard_kernels.cost import bytes_moved
 from steelyard_kernels.expression.expr import Apply, Cast, Input
 from steelyard_kernels.ir.effects import AHEAD
 from steelyard_kernels.nest.axes import NAMES, Nest, Value, is_column
-from steelyard_kernels.nest.reads import Passes, walks_of
+from steelyard_kernels.nest.reads import Passes, walks_behind
 from steelyard_kernels.nest.threads import nearness
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule.gpu import (
@@ -204,18 +204,6 @@ def _stays(schedule: Schedule) -> bool:
     return schedule.blocks > 0 and schedule.cluster > 1
 
 
-def _inner(nest: Nest) -> list[frozenset[int]]:
-    """Return the axes behind the first loop that are walked within one another."""
-    inner = frozenset(range(nest.outer, len(nest.extents)))
-    if len(inner) < 2:
-        return [inner]
-    stored = frozenset(range(nest.space))
-    found = {walk & inner for walk in (*walks_of(nest), stored)}
-    rest = inner.difference(*found)
-    found |= {rest} if rest else set()
-    return [each for each in found if not any(each < other for other in found)]
-
-
 class Team:
     """What predictions need of a nest whose threads walk reduced axes together."""
 
@@ -233,7 +221,7 @@ class Team:
         axes = range(len(nest.extents))
         self.near = {NAMES[axis]: nearness(nest, axis) for axis in axes}
         self._extents: dict[str, int] = {}
-        self._inner = _inner(nest)
+        self._inner = walks_behind(nest)
         self.walked = prod(nest.extents[: nest.outer]) * sum(
             [prod([nest.extents[k] for k in walk]) for walk in self._inner]
         )
