@@ -12,6 +12,7 @@ their elements, and is compiled for seconds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from math import inf, prod
 from typing import Final
 
@@ -54,7 +55,8 @@ FOLLOWS_NS: Final = 1700.0
 REDUCES_NS: Final = 900.0
 FULL: Final = 1024  # threads of a multiprocessor that are as quick as twice as many
 SERIAL_NS: Final = 10e3  # some launches
-CLIFF: Final = 4.0  # times as long: all of seven that were so were slower on an H200
+CLIFF: Final = 2.0  # times as long as apart: all of 15 that were so were slower on an H200
+FAR: Final = 4.0  # times what memory and arithmetic take
 HANDED_NS: Final = 800.0  # from one launch to the next, beside a kernel's own time
 
 
@@ -104,6 +106,7 @@ def _is_exact(nest: Nest) -> bool:
     return not isinstance(whole, str) and whole.exact
 
 
+@lru_cache(maxsize=16)  # launches are joined, then looked at
 def is_tiled(program: Program, device: Machine | Gpu) -> bool:
     """Say whether a GPU's tiles, or a CPU's blocks of registers, multiply in a kernel."""
     nest = _nest(program)
@@ -176,7 +179,7 @@ def is_serial(program: Program, device: Machine | Gpu) -> bool:
         return False
     taken = modelled(program, device)
     if taken > SERIAL_NS and _busy(nest, device) == 1:
-        return taken > CLIFF * predicted(program, device)
+        return taken > FAR * predicted(program, device)
     return taken > SERIAL_NS
 
 
