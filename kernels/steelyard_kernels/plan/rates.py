@@ -173,22 +173,24 @@ def modelled(program: Program, device: Machine | Gpu) -> float:
 
 
 def is_serial(program: Program, device: Machine | Gpu) -> bool:
-    """Say whether a GPU's threads walk for long what more would walk side by side."""
-    nest = _nest(program) if isinstance(device, Gpu) else None
-    if nest is None or _is_shared(nest) or is_tiled(program, device):
+    """Say whether threads walk for long, each for itself, what others walk beside them."""
+    nest = _nest(program)
+    if nest is None or _is_shared(nest, device) or is_tiled(program, device):
         return False
     taken = modelled(program, device)
-    if taken > SERIAL_NS and _busy(nest, device) == 1:
+    if taken > SERIAL_NS and isinstance(device, Gpu) and _busy(nest, device) == 1:
         return taken > FAR * predicted(program, device)
     return taken > SERIAL_NS
 
 
-def _is_shared(nest: Nest) -> bool:
-    """Say whether the threads of enough rows walk one axis for each row alone."""
+def _is_shared(nest: Nest, device: Machine | Gpu) -> bool:
+    """Say whether enough rows are walked, each alone: on a GPU along one axis."""
     rows, *walked = nest.extents[: nest.outer], *nest.extents[nest.outer :]
-    many = len(walked) == 1 and prod(rows) >= FEW
     each = frozenset(range(nest.outer))
-    return not walked or (many and all(v.axes >= each for v in nest.values if v.over))
+    alone = all(value.axes >= each for value in nest.values if value.over)
+    if isinstance(device, Gpu):
+        alone = alone and len(walked) == 1 and prod(rows) >= FEW
+    return alone or not walked
 
 
 def is_cliff(program: Program, apart: Iterable[Program], device: Machine | Gpu) -> bool:
