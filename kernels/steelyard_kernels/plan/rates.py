@@ -164,6 +164,7 @@ def _reduced(nest: Nest) -> frozenset[int]:
     return frozenset[int]().union(*[value.over for value in nest.values])
 
 
+@lru_cache(maxsize=64)  # launches are compared with those that they join
 def modelled(program: Program, device: Machine | Gpu) -> float:
     """Return what a launch takes by the models of schedules; inf where it has none."""
     try:
