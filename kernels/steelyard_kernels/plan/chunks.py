@@ -14,6 +14,7 @@ from typing import Final
 from steelyard_kernels import dtypes
 from steelyard_kernels.expression.expr import (
     Along,
+    Dot,
     Handed,
     Node,
     Program,
@@ -112,12 +113,14 @@ def by_axes(
     """Return a program whose reductions over several axes are made axis by axis.
 
     Itself where there are none. Those over `neighbours` may be one, and what is over one axis
-    in `parts` where there are few results. Chunks of all elements are as many as divide these, which
+    in `parts` where there are few results, products of matrices among them. Chunks of all elements are as many as divide these, which
     is another number at other extents; of axes they are as many. Nor have axes that lie
     apart, or that arrays are broadcast along, one walk that threads share.
     """
 
     def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
+        if parts and isinstance(node, Dot) and len(node.shape) == 2:
+            return _multiplied(graph, node, made[node.a.number], made[node.b.number])
         if not isinstance(node, Reduce):
             return None
         axes: list[tuple[int, ...]] = []
@@ -137,6 +140,25 @@ def by_axes(
         return _nested(graph, node, arg, axes) if len(axes) > 1 else None
 
     return rewritten(program, rule)
+
+
+def _multiplied(graph: Graph, node: Dot, a: Node, b: Node) -> Node | None:
+    """Return a product of matrices as the sum of those of parts of their rows and columns."""
+    (rows, extent), columns = a.shape, b.shape[1]
+    size = chunk_of(extent, PARTS, PARTS)
+    if not size:
+        return None
+    shape = (extent // size, rows, columns, size)
+    part, row, column, inner = map(axis, range(4))
+    a = graph.reshape(a, (rows, *shape[::3]))
+    b = graph.reshape(b, (*shape[::3], columns))
+    factors = (
+        graph.view(a, (row, part, inner), shape),
+        graph.view(b, (part, inner, column), shape),
+    )
+    wide = [graph.cast(factor, accumulator(node.dtype)) for factor in factors]
+    sums = graph.reduce("sum", graph.apply("multiply", *wide), (3,), keepdims=False)
+    return graph.cast(graph.reduce("sum", sums, (0,), keepdims=False), node.dtype)
 
 
 def _around(shape: Shape, place: int) -> tuple[Shape, int, Shape]:

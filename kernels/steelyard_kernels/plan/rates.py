@@ -55,7 +55,9 @@ FOLLOWS_NS: Final = 1700.0
 REDUCES_NS: Final = 900.0
 FULL: Final = 1024  # threads of a multiprocessor that are as quick as twice as many
 SERIAL_NS: Final = 10e3  # some launches
-CLIFF: Final = 2.0  # times as long as apart: all of 15 that were so were slower on an H200
+CLIFF: Final = (
+    2.0  # times as long as apart: all of 15 that were so were slower on an H200
+)
 FAR: Final = 4.0  # times what memory and arithmetic take
 HANDED_NS: Final = 800.0  # from one launch to the next, beside a kernel's own time
 
@@ -176,7 +178,15 @@ def modelled(program: Program, device: Machine | Gpu) -> float:
 def is_serial(program: Program, device: Machine | Gpu) -> bool:
     """Say whether threads walk for long, each for itself, what others walk beside them."""
     nest = _nest(program)
-    if nest is None or _is_shared(nest, device) or is_tiled(program, device):
+    if nest is None:
+        return False
+    if isinstance(device, Gpu) and _is_exact(nest) and is_tiled(program, device):
+        memory, _, others, _ = _rates(device)
+        least = max(
+            cost.bytes_moved(program) / memory, cost.operations(program) / others
+        )
+        return modelled(program, device) > FAR * least + SERIAL_NS
+    if _is_shared(nest, device) or is_tiled(program, device):
         return False
     taken = modelled(program, device)
     if taken > SERIAL_NS and isinstance(device, Gpu) and _busy(nest, device) == 1:
