@@ -59,6 +59,7 @@ CLIFF: Final = (
     2.0  # times as long as apart: all of 15 that were so were slower on an H200
 )
 FAR: Final = 4.0  # times what memory and arithmetic take
+EXACT_RATE: Final = 3e4  # operations of FMA a nanosecond: half of an H200's
 HANDED_NS: Final = 800.0  # from one launch to the next, beside a kernel's own time
 
 
@@ -181,11 +182,9 @@ def is_serial(program: Program, device: Machine | Gpu) -> bool:
     if nest is None:
         return False
     if isinstance(device, Gpu) and _is_exact(nest) and is_tiled(program, device):
-        memory, _, others, _ = _rates(device)
-        least = max(
-            cost.bytes_moved(program) / memory, cost.operations(program) / others
-        )
-        return modelled(program, device) > FAR * least + SERIAL_NS
+        operations = cost.operations(program) / EXACT_RATE
+        least = max(cost.bytes_moved(program) / device.memory_rate, operations)
+        return modelled(program, device) > CLIFF * least + SERIAL_NS
     if _is_shared(nest, device) or is_tiled(program, device):
         return False
     taken = modelled(program, device)
