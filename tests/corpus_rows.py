@@ -517,6 +517,14 @@ ROWS = [
         lambda x, y: (xp.diff(x, axis=0) @ xp.diff(x, axis=0).T, xp.roll(y, 6) * y),
         "1,3 31",
     ),
+    # The first axis is longer than the rows, whose weights are of keys of their own.
+    Row(
+        "products of a batch by one matrix",
+        lambda x, w: xp.matmul(xp.matmul(x, x.mT), w),
+        "24,8,32 8,16; 24,17,64 17,48",
+        HALVES,
+        data="unit",
+    ),
     Row(
         "sums of repeated rows",
         lambda x, v: v @ xp.repeat(x, 3, axis=0).T,

@@ -166,6 +166,8 @@ def lie(
         matrices = [(axis,) for axis in batch]
         lies = factor_of(nest, value, ((own,), (depth,)), matrices)
         name = getattr(value.source, "name", "")
+        if not value.axes <= {own, depth, *batch}:
+            return f"reads other elements of {name} for each row of a tile"
         if lies is None:
             return f"reads {name} by no rows of neighbours"
         if not lies.bulk:

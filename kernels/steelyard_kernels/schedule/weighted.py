@@ -145,14 +145,23 @@ def weighted_of(nest: Nest) -> Weighted | str:
 
 def _of_sums(nest: Nest, sums: list[Value], totals: list[Value]) -> Weighted | str:
     """Return what some sums weigh, by what is made of some totals, or why not so."""
-    (j,), last = sums[0].over, nest.space - 1
+    (j,) = sums[0].over
     found = _all([_sum(nest, total, j) for total in sums])
     if isinstance(found, str):
         return found
     own = {each.left.axes - each.right.axes - {j} for each in found}
     if len(own) != 1 or own == {frozenset()}:
         return "has not rows of one kind"
-    i = max(own.pop(), key=lambda k: (nest.extents[k], k))
+    rows = sorted(own.pop(), key=lambda k: (nest.extents[k], k), reverse=True)
+    every = [_of_rows(nest, found, totals, (i, j)) for i in rows]
+    return next((each for each in every if isinstance(each, Weighted)), every[0])
+
+
+def _of_rows(
+    nest: Nest, found: list[Contraction], totals: list[Value], axes: tuple[int, int]
+) -> Weighted | str:
+    """Return what rows along an axis weigh, or why they do not."""
+    (i, j), last = axes, nest.space - 1
     batch = tuple([k for k in range(last) if k != i])
     if len(batch) > MOST_BATCH:
         return f"has more than {MOST_BATCH} axes of a batch"
