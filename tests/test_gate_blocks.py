@@ -9,12 +9,13 @@ from fakes import case_of
 from steelyard.analyse.verdict import Verdict
 from steelyard.declare.mode import parse
 from steelyard.declare.plan import Settings
-from steelyard.errors import SteelyardError
+from steelyard.errors import USAGE, SteelyardError
 from steelyard.gate import blocks as blocking
 from steelyard.gate import decide, findings
 from steelyard.gate.blocks import Blocks, Point
 from steelyard.gate.decide import POLICY, Evidence
 from steelyard.gate.measure import Measured, measure
+from steelyard.gate.outcome import Outcome
 from steelyard.gate.sides import Side
 from steelyard.measure import interleave
 
@@ -41,6 +42,7 @@ class Fake:
         self.ticks = ticks
         self.told = facts or {}
         self.around = {"base": "e", "head": "e"}
+        self.inputs = {}
         self.asked, self.renewed, self.settings = [], 0, []
 
     def __call__(self, sides):
@@ -59,7 +61,7 @@ class Fake:
         one = self.told.get(side, {})
         if "error" in one:
             return one
-        told = {"facts": one, "hashes": {"inputs": "i"}}
+        told = {"facts": one, "hashes": {"inputs": self.inputs.get(side)}}
         return told | {"environment": self.around[side]}
 
     def measure(self, side, turn, settings):
@@ -247,6 +249,17 @@ def test_builds_of_a_compiler_or_python_that_nobody_knows_are_measured():
 def test_other_code_or_launch_and_unknown_code_are_measured(base, head):
     """A kernel whose hash is unknown never qualifies."""
     assert not blocking.same_code(base, head)
+
+
+def test_other_inputs_are_another_case(point):
+    """Such as a file that holds other data on the base: no time would mean anything."""
+    fake = Fake(lambda *_: pytest.fail("it was measured"))
+    fake.inputs = {"base": "i", "head": "j"}
+    measured = measure(blocks(fake), [point], POLICY, identity=True)
+    found = findings.of([point], measured, {point.case.id}, POLICY)
+    assert [one.verdict for one in found] == [Verdict.UNRESOLVED]
+    outcome = Outcome("main", "head", found)
+    assert outcome.exit_code == USAGE
 
 
 @pytest.mark.parametrize(

@@ -113,43 +113,87 @@ def test_a_case_that_fails_on_head_fails_and_a_vanished_one_too(shop):
 
 TOGETHER = """
 from steelyard import benchmark
+{imports}
 
-def work(x, out):
+def kernel(x, out):
     out[:] = ({factor}) * x
 
 @benchmark(n=[{sizes}])
-def scaling(b, n):
+def {name}(b, n):
     b.mode("kernel/warm")
     x = b.input(n)
-    y = b.output(n){more}
+    y = b.output(n)
     b.check(lambda x: x, x)
-    return b.launch(work, x, out=y)
+    return b.launch({work}, x, out=y)
 """
 
 
+def together(shop, name, factor="1", *, sizes="100", work="kernel", imports=""):
+    """Write a suite with its kernel."""
+    text = TOGETHER.format(
+        name=name, factor=factor, sizes=sizes, work=work, imports=imports
+    )
+    (shop / "suites" / f"{name}.py").write_text(text)
+
+
 def test_a_kernel_in_a_suite_is_each_sides_own(shop):
-    """As the README has it; of cases that changed too both run head's, which is said."""
-    suite = shop / "suites" / "adding.py"
-
-    def write(factor, sizes="100", more=""):
-        suite.write_text(TOGETHER.format(factor=factor, sizes=sizes, more=more))
-
-    write("1")
-    git(shop, "commit", "-qam", "a kernel in a suite")
-    write("[] and 1")  # fails
+    """As the README has it."""
+    (shop / "suites" / "adding.py").unlink()
+    together(shop, "scaling")
+    git(shop, "add", ".")
+    git(shop, "commit", "-qm", "a kernel in a suite")
+    together(shop, "scaling", "[] and 1")  # fails
     code, found, _ = gate(shop)
     assert (code, found["scaling[n=100]"]["verdict"]) == (FAILED, None)
     git(shop, "commit", "-qam", "a kernel that fails")
-    write("1")
+    together(shop, "scaling")
     code, _, document = gate(shop)
     assert "the baseline runs none of 1 cases" in document["problem"]["sentence"]
-    git(shop, "commit", "-qam", "one that does not")
-    for changes in ({"sizes": "100, 200"}, {"more": "\n    b.count(items=n)"}):
-        write("1 + 0", **changes)
-        code, found, _ = gate(shop)
-        assert code == UNRESOLVED
-        assert {one["verdict"] for one in found.values()} == {"unresolved"}
-        assert "both sides ran the checkout's" in found["scaling[n=100]"]["note"]
+
+
+WAYS = {
+    "called": {},
+    "object": {
+        "work": "type('Work', (), {'__call__': lambda self, x, out: kernel(x, out)})()"
+    },
+    "wrapped": {"work": "wrap(kernel)", "imports": "from mine import wrap"},
+    "partial": {
+        "work": "bind(kernel)",
+        "imports": "from functools import partial as bind",
+    },
+    "aside": {"work": "helper", "imports": "from helping import helper"},
+    "moved": {},
+}
+"""Ways to launch a kernel that lies in a suite."""
+
+
+def test_a_kernel_in_suites_that_both_sides_share_is_never_the_same(shop):
+    """Where cases changed both run the checkout's; others' kernels are their own."""
+    mine, suites = shop / "src" / "mine" / "__init__.py", shop / "suites"
+    wrap = "\ndef wrap(f):\n    return lambda x, out: f(x, out)\n"
+    mine.write_text(mine.read_text() + wrap)
+    for name, way in WAYS.items():
+        together(shop, name, **way)
+    helping = "def helper(x, out):\n    out[:] = {} * x\n"
+    (suites / "helping.py").write_text(helping.format("1"))
+    git(shop, "add", ".")
+    git(shop, "commit", "-qm", "kernels in suites")
+    (suites / "moved.py").rename(suites / "elsewhere.py")
+    (suites / "helping.py").write_text(helping.format("1.0"))
+    for name, way in WAYS.items():
+        if name not in {"aside", "moved"}:
+            together(shop, name, "1.0", sizes="100, 200", **way)
+    write(shop, turns=11)
+    mine.write_text(mine.read_text() + wrap)
+    code, found, _ = gate(shop, "HEAD", "--budget", "0.01")
+    assert code == UNRESOLVED
+    told = "both sides ran the checkout's"
+    for name in WAYS:
+        assert told in found[f"{name}[n=100]"]["note"], name
+        if f"{name}[n=200]" in found:
+            one = found[f"{name}[n=200]"]
+            assert (one["new"], one["verdict"], one["judgement"]) == (True, None, None)
+    assert told not in found["adding[n=1000]"]["note"]
 
 
 def test_a_base_whose_suites_cannot_be_imported_gives_no_verdict(shop):

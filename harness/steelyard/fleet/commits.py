@@ -56,10 +56,8 @@ class Commits:
     head: Side
     """The checkout, whose suites commits are measured by that have other cases."""
     point: Point
-    definition: str
-    """What the case measures, but for the code, as `listing.definitions` has it."""
-    files: tuple[Path, ...]
-    """That define a benchmark."""
+    listed: listing.Listing
+    """That case in the checkout's suites."""
     asked: Request
     chosen: Config
     how: Settings
@@ -87,9 +85,8 @@ class Commits:
             )
         how, device = on_gpu(points[:1], how, chosen)
         with Store.open(chosen.store) as store:
-            definition = listing.definitions(listed.cases)[points[0].case.id]
             given = asked, chosen, how, store, device
-            yield cls(head, points[0], definition, listed.files, *given)
+            yield cls(head, points[0], listed, *given)
 
     @property
     def machines(self) -> tuple[str]:
@@ -138,19 +135,18 @@ class Commits:
     @contextmanager
     def _side(self, commit: str) -> Iterator[Side]:
         places, build = self.asked.places, self.chosen.build
-        with Side.of_ref(commit, places, build, files=self.files) as side:
-            if self._own_definition(side) != self.definition:
+        with Side.of_ref(commit, places, build, files=self.listed.files) as side:
+            if self._own_suites(side) != listing.definitions(side, self.listed.cases):
                 side.install_suites()
             yield side
 
-    def _own_definition(self, side: Side) -> str | None:
+    def _own_suites(self, side: Side) -> dict[str, str]:
         """Return what the case measures by a commit's own suites, if they have it."""
-        case, asked = self.point.case.id, self.asked
+        limits = self.asked.overrides, self.how.timeout
         try:
-            limits = asked.overrides, self.how.timeout
-            return listing.known(side, asked.places, case, *limits).get(case)
+            return listing.known(side, self.asked.places, self.point.case.id, *limits)
         except UnjudgedError:
-            return None
+            return {}
 
     def _compared(
         self, blocks: Blocks, policy: Policy, known: Sequence[Mapping[str, Any]]

@@ -25,7 +25,7 @@ from steelyard.declare.handles import CUDA
 from steelyard.declare.mode import Mode
 from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.errors import SteelyardError
-from steelyard.gate.outcome import BASE, HEAD
+from steelyard.gate.outcome import BASE, HEAD, INCOMPARABLE
 from steelyard.gate.pairs import Pair
 from steelyard.gate.sides import Side
 from steelyard.measure import interleave
@@ -307,6 +307,8 @@ def _identity(answers: Mapping[str, Mapping[str, Any]]) -> Reading:
     if failed:
         return Reading(failed=failed)
     facts = {name: dict(one["facts"]) for name, one in answers.items()}
+    if len({one["hashes"].get("inputs") for one in answers.values()}) > 1:
+        return Reading(failed={BASE: f"{INCOMPARABLE}: other inputs"}, facts=facts)
     return Reading(identical=frozenset(_identical(answers, facts)), facts=facts)
 
 
@@ -315,8 +317,6 @@ def _identical(
 ) -> Iterator[str]:
     """Yield the quantities of which both sides run the same code on the same inputs."""
     base, head = answers[BASE], answers[HEAD]
-    if base["hashes"].get("inputs") != head["hashes"].get("inputs"):
-        return
     launched_alike = base.get("launch") == head.get("launch")
     if launched_alike and same_code(facts[BASE], facts[HEAD]):
         yield "kernel"

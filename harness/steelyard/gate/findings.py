@@ -12,7 +12,7 @@ from steelyard.errors import SteelyardError
 from steelyard.gate import decide
 from steelyard.gate.blocks import Point
 from steelyard.gate.measure import Measured
-from steelyard.gate.outcome import BASE, HEAD, Finding
+from steelyard.gate.outcome import BASE, HEAD, INCOMPARABLE, Finding
 
 
 def of(
@@ -73,18 +73,25 @@ def finding(point: Point, verdict: Verdict | None, **more: Any) -> Finding:
     )
 
 
-def without(found: Sequence[Finding], blind: Collection[str]) -> tuple[Finding, ...]:
-    """Return findings with those open that compare a function of the suites with itself."""
-    note = (
+def without(
+    found: Sequence[Finding], blind: Collection[str], known: Collection[str]
+) -> Iterator[Finding]:
+    """Yield findings, with those open that compare code of the suites with itself.
+
+    ``known`` are the cases of base's own suites: the others are new.
+    """
+    changed = (
         "its kernel lies in a suite that changed, whose cases changed too, so both sides "
         "ran the checkout's kernel; move it into a module"
     )
-    return tuple(
-        replace(one, verdict=Verdict.UNRESOLVED, note=note)
-        if one.case in blind and one.verdict is not None
-        else one
-        for one in found
-    )
+    new = "new: its kernel lies in a suite, and base's has no such case"
+    for one in found:
+        if one.case not in blind or one.verdict is None:
+            yield one
+        elif one.case in known:
+            yield replace(one, verdict=Verdict.UNRESOLVED, note=changed)
+        else:
+            yield replace(one, verdict=None, judgement=None, new=True, note=new)
 
 
 def vanished(known: Collection[str], points: Collection[str]) -> Iterator[Finding]:
@@ -100,7 +107,8 @@ def _failure(
         return finding(point, None, note=failed[HEAD])
     if point.case.id not in known:
         return finding(point, None, new=True, note=f"new: {failed[BASE]}")
-    note = f"base fails: {failed[BASE]}"
+    other = failed[BASE].startswith(INCOMPARABLE)
+    note = failed[BASE] if other else f"base fails: {failed[BASE]}"
     return finding(point, Verdict.UNRESOLVED, note=note)
 
 
@@ -112,7 +120,11 @@ def _codes(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def _require_some(found: Sequence[Finding], measured: Measured) -> None:
-    alone = [one for one in measured.failed.values() if HEAD not in one]
+    alone = [
+        one
+        for one in measured.failed.values()
+        if HEAD not in one and not one[BASE].startswith(INCOMPARABLE)
+    ]
     if found and len(alone) == len(found) and not all(one.new for one in found):
         raise SteelyardError(
             f"the baseline runs none of {len(found)} cases: {alone[0][BASE]} Name "

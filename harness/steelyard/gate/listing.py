@@ -150,25 +150,42 @@ def known(
         ) from error
     except SteelyardError:  # they have nothing of what was asked for
         return {}
-    return definitions(found.cases)
+    return definitions(base, found.cases)
 
 
-def of_changed_suites(base: Side, cases: Sequence[Listed]) -> set[str]:
-    """Return the cases that launch a function of a file of suites that base has otherwise.
+def of_changed_suites(base: Side, listed: Listing) -> set[str]:
+    """Return the cases that launch code of suites that base has otherwise, or lacks.
 
-    Once head's suites are in place, both sides launch head's function.
+    Once head's suites are in place, both sides launch head's. What files share that
+    define no benchmark counts for all of them.
     """
-    return {case.id for case in cases if case.said["own"] and _differs(base, case)}
+    places = [old for old, _ in base.suites]
+    every = {file for place in places for file in place.rglob("*.py")}
+    shared = {file for file in every - {*listed.files} if base.path_of(file).exists()}
+    changed = any(_differs(base, file) for file in shared)
+    found = set()
+    for case in listed.cases:
+        own = {file for file in map(Path, case.said["own"]) if base.has_suite(file)}
+        files = own | {case.benchmark.path}
+        if own and (changed or any(_differs(base, file) for file in files)):
+            found.add(case.id)
+    return found
 
 
-def _differs(base: Side, case: Listed) -> bool:
-    here, there = case.benchmark.path, base.path_of(case.benchmark.path)
-    return there.exists() and there.read_bytes() != here.read_bytes()
+def _differs(base: Side, file: Path) -> bool:
+    there = base.path_of(file)
+    return not there.exists() or there.read_bytes() != file.read_bytes()
 
 
-def definitions(cases: Sequence[Listed]) -> dict[str, str]:
-    """Return what cases measure, but for the code, as hashes by their ids."""
-    return {case.id: str(case.said["definition"]) for case in cases}
+def definitions(side: Side, cases: Sequence[Listed]) -> dict[str, str]:
+    """Return what cases measure, but for the code, by their ids: hashes with files.
+
+    ``side`` is the base, where head's files are where base has theirs.
+    """
+    return {
+        case.id: f"{case.said['definition']} {side.path_of(case.benchmark.path).resolve()}"
+        for case in cases
+    }
 
 
 def places_of(side: Side, places: Sequence[str]) -> list[str]:
@@ -181,5 +198,6 @@ def _place(side: Side, place: str) -> str | None:
     path = Path(place).resolve()
     if not path.exists():
         return place
-    own = side.path_of(path)
+    whole = str(path) in side.origins.avoided  # head's checkout
+    own = side.root if whole else side.path_of(path)
     return str(own) if own.exists() else None

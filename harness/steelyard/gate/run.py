@@ -200,12 +200,13 @@ class _Lane:
                 self.how.timeout,
             )
             blind: set[str] = set()
-            if not listing.definitions(listed.cases).items() <= known.items():
+            asked_for = listing.definitions(base, listed.cases)
+            if not asked_for.items() <= known.items():
                 # Cases are new or others: base measures head's.
-                blind = listing.of_changed_suites(base, listed.cases)
+                blind = listing.of_changed_suites(base, listed)
                 base.install_suites()
             found, runs_of = self._in_turn(base, head.beside(base), points, known)
-            found = findings.without(found, blind)
+            found = tuple(findings.without(found, blind, known))
         ids = listed.every | {point.case.id for point in points}
         found += tuple(findings.vanished(known, ids))
         code = _code(head, base.commit)

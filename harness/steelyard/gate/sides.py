@@ -173,6 +173,10 @@ class Side:
                 return new / path.relative_to(old)
         return path
 
+    def has_suite(self, path: Path) -> bool:
+        """Tell whether a file is one of head's suites that have a place on this side."""
+        return self.path_of(path) != path
+
     def variables(self) -> dict[str, str]:
         """Return the whole environment of one worker, of a length of its own."""
         padding = "x" * random.randrange(4096)  # noqa: S311 # not a secret
@@ -303,18 +307,16 @@ def _moved(
 ) -> tuple[tuple[Path, Path], ...]:
     """Return the suites within the checkout, with their places in the worktree.
 
-    Of a place that is the whole checkout the ``files`` are, which have its benchmarks.
+    Of the whole checkout, and of modules, the ``files`` are, which have benchmarks.
     """
-    found: dict[Path, Path] = {}
     root = head.root.resolve()
-    for text in places:
-        path = Path(text).resolve()
-        if path == root:
-            own = [file.resolve() for file in files if root in file.resolve().parents]
-            found |= {file: tree / file.relative_to(root) for file in own}
-        elif path.exists() and root in path.parents:
-            found[path] = tree / path.relative_to(root)
-    return tuple(found.items())
+    paths = [
+        path for path in (Path(text).resolve() for text in places) if path.exists()
+    ]
+    inside = [path for path in paths if root in path.parents]
+    own = [file for file in map(Path.resolve, files) if root in file.parents]
+    inside += [f for f in own if not {f, *f.parents}.intersection(inside)]
+    return tuple((path, tree / path.relative_to(root)) for path in inside)
 
 
 def _replace(old: Path, new: Path) -> None:

@@ -11,15 +11,22 @@ import gc
 import hashlib
 import inspect
 import json
+import os
+import re
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import Any, Final
 
 from steelyard.declare import discovery
 from steelyard.declare.benchmark import Case, Description
 from steelyard.errors import BenchmarkError, SteelyardError, UnjudgedError
+from steelyard.prepare import inputs
 from steelyard.process.origins import Origins
 
 
@@ -57,14 +64,14 @@ def _found(
 
 def _facts(case: Case) -> dict[str, Any]:
     problem = device = definition = ""
-    own = False
+    own: list[str] = []
     try:
         described = case.describe()
     except BenchmarkError as error:
         problem = str(error)
     else:
         device, definition = described.device, _definition(case, described)
-        own = _home(described.call.target) == case.benchmark.path
+        own = sorted({os.path.realpath(f) for f in _files(described.call.target)})
     return {
         "id": case.id,
         "axes": dict(case.axes),
@@ -90,16 +97,48 @@ def _definition(case: Case, described: Description) -> str:
         getattr(node, "decorator_list", []).clear()  # axes are in the case's id
         source = ast.dump(node)
     counts = sorted(described.counts.items())
-    whole = repr((source, described.handles, described.modes, counts))
+    data = inputs.recipe_hash(described.handles, seed=0)
+    call, device = described.call, described.device
+    given = (call.args, call.out, sorted(call.scalars.items()))
+    whole = repr((source, data, device, given, described.modes, counts))
+    # Objects of no text of their own have an address in it.
+    whole = re.sub(r" at 0x[0-9a-f]+", "", whole)
     return hashlib.blake2b(whole.encode(), digest_size=8).hexdigest()
 
 
-def _home(target: Any) -> Path | None:
-    """Return the file of a function that is launched, also where it is wrapped."""
-    for name in ("func", "__wrapped__", "py_func", "fn"):
-        target = getattr(target, name, target)
-    code = getattr(target, "__code__", None)
-    return Path(code.co_filename).resolve() if code is not None else None
+MOST: Final = 10_000
+"""Objects that are looked at of what is launched: a function may hold a library."""
+
+
+def _files(target: object) -> Iterator[str]:
+    """Yield the files of functions and classes that what is launched is made of."""
+    seen: set[int] = set()
+    held = [target]
+    for one in held:  # nearest first: it grows
+        if id(one) in seen or len(seen) == MOST:
+            continue
+        seen.add(id(one))
+        parts: Iterable[object] = ()
+        if isinstance(one, FunctionType):
+            yield str(one.__globals__.get("__file__", ""))
+            yield one.__code__.co_filename
+            parts = (*(one.__closure__ or ()), vars(one))
+        elif isinstance(one, MethodType):
+            parts = (one.__func__, one.__self__)
+        elif isinstance(one, partial):
+            parts = (one.func, *one.args, *one.keywords.values())
+        elif isinstance(one, CellType):
+            with suppress(ValueError):  # nothing is in it yet
+                parts = (one.cell_contents,)
+        elif isinstance(one, (list, tuple)):
+            parts = one
+        elif isinstance(one, Mapping):
+            parts = one.values()
+        elif not isinstance(one, ModuleType):
+            kind = one if isinstance(one, type) else type(one)
+            yield str(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
+            parts = (getattr(one, "__dict__", None),)
+        held.extend(islice(parts, MOST))
 
 
 if __name__ == "__main__":
