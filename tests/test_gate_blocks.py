@@ -42,7 +42,7 @@ class Fake:
         self.ticks = ticks
         self.told = facts or {}
         self.around = {"base": "e", "head": "e"}
-        self.inputs = {}
+        self.inputs, self.libraries = {}, {}
         self.asked, self.renewed, self.settings = [], 0, []
 
     def __call__(self, sides):
@@ -62,6 +62,7 @@ class Fake:
         if "error" in one:
             return one
         told = {"facts": one, "hashes": {"inputs": self.inputs.get(side)}}
+        told["libraries"] = self.libraries.get(side, [])
         return told | {"environment": self.around[side]}
 
     def measure(self, side, turn, settings):
@@ -249,6 +250,16 @@ def test_builds_of_a_compiler_or_python_that_nobody_knows_are_measured():
 def test_other_code_or_launch_and_unknown_code_are_measured(base, head):
     """A kernel whose hash is unknown never qualifies."""
     assert not blocking.same_code(base, head)
+
+
+@pytest.mark.parametrize(("unbuilt", "failed"), [(True, {"base"}), (False, set())])
+def test_a_base_that_was_built_may_have_no_library(point, unbuilt, failed):
+    """Its commit had none yet; what was not built may do without one."""
+    fake = Fake(lambda *_: [1000] * 8)
+    fake.libraries = {"head": ["/checkout/core.so"]}
+    base, head = Side("base", Path(), unbuilt=unbuilt), Side("head", Path())
+    made = Blocks(base, head, Settings(), lambda *_: None, fake)
+    assert made.look(point).failed.keys() == failed
 
 
 def test_other_inputs_are_another_case(point):

@@ -1,5 +1,6 @@
 import json
 import math
+import mmap
 import os
 import random
 from collections import Counter
@@ -194,6 +195,34 @@ def test_a_kernel_in_suites_that_both_sides_share_is_never_the_same(shop):
             one = found[f"{name}[n=200]"]
             assert (one["new"], one["verdict"], one["judgement"]) == (True, None, None)
     assert told not in found["adding[n=1000]"]["note"]
+
+
+LOADING = """
+import mmap
+from pathlib import Path
+
+try:
+    file = Path(__file__).with_name("core.so").open("rb")
+    core = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC)
+except OSError:
+    pass
+"""
+
+
+def test_a_base_that_does_without_a_library_is_not_compared(shop):
+    """What the checkout built in place the base has not: it may run something slow."""
+    code = shop / "src" / "mine" / "__init__.py"
+    code.write_text(LOADING + code.read_text())
+    (shop / ".gitignore").write_text("*.so\n.steelyard\n")
+    git(shop, "add", ".")
+    git(shop, "commit", "-qm", "a library")
+    library = code.with_name("core.so")
+    library.write_bytes(b"x" * mmap.PAGESIZE)
+    code, found, _ = gate(shop, "HEAD", "--budget", "0.01")
+    assert code == USAGE
+    assert (
+        "the checkout has loaded core.so, the base" in found["adding[n=1000]"]["note"]
+    )
 
 
 def test_a_base_whose_suites_cannot_be_imported_gives_no_verdict(shop):

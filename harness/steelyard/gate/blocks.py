@@ -15,6 +15,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final
 
@@ -145,7 +146,8 @@ class Blocks:
 
     def _look(self, pair: Pair, point: Point, number: int) -> Reading:
         turn = PlannedTrial(0, number, point.case, point.mode)
-        code = _identity({s: pair.facts(s, turn, self._settings) for s in self._sides})
+        answers = {s: pair.facts(s, turn, self._settings) for s in self._sides}
+        code = _identity(answers, unbuilt=self._sides[BASE].unbuilt)
         if code.failed:
             pair.renew()
         return code
@@ -299,8 +301,13 @@ def by_case(points: Iterable[Point], seed: int | str) -> list[list[Point]]:
     return order
 
 
-def _identity(answers: Mapping[str, Mapping[str, Any]]) -> Reading:
-    """Compare what both sides say of a case's code."""
+def _identity(
+    answers: Mapping[str, Mapping[str, Any]], *, unbuilt: bool = False
+) -> Reading:
+    """Compare what both sides say of a case's code.
+
+    Without a library of its own an ``unbuilt`` base may run other code than its commit's.
+    """
     failed = {
         name: str(one["error"]) for name, one in answers.items() if "error" in one
     }
@@ -309,6 +316,13 @@ def _identity(answers: Mapping[str, Mapping[str, Any]]) -> Reading:
     facts = {name: dict(one["facts"]) for name, one in answers.items()}
     if len({one["hashes"].get("inputs") for one in answers.values()}) > 1:
         return Reading(failed={BASE: f"{INCOMPARABLE}: other inputs"}, facts=facts)
+    base, head = (answers[side].get("libraries") for side in (BASE, HEAD))
+    if unbuilt and head and not base:
+        why = (
+            f"{INCOMPARABLE}: the checkout has loaded {Path(head[0]).name}, the base no "
+            "library of its own; name what builds it as `build` in [tool.steelyard]"
+        )
+        return Reading(failed={BASE: why}, facts=facts)
     return Reading(identical=frozenset(_identical(answers, facts)), facts=facts)
 
 

@@ -52,6 +52,8 @@ class Side:
     commit: str = ""
     suites: tuple[tuple[Path, Path], ...] = ()
     """Where head's files and folders of suites lie on this side."""
+    unbuilt: bool = False
+    """Whether it is a commit of which nothing was built."""
     own: Path | None = None
     """Where its own sources were installed anew; None where they are on the path."""
     origins: Origins = field(default_factory=Origins)
@@ -108,6 +110,7 @@ class Side:
                 variables,
                 commit,
                 _moved(head, tree, places, files),
+                own is None and not build,
                 own,
                 replace(origins, avoided=(str(head.root),)),
             )

@@ -76,6 +76,15 @@ class Origins:
         more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         return f"{', '.join(found[:SHOWN])}{more}: {self.wrong}"
 
+    def libraries(self) -> list[str]:
+        """Return the libraries of the side's own that this process has loaded."""
+        python = sys.prefix, sys.base_prefix  # an environment in the checkout
+        return sorted(
+            file
+            for file in _mapped()
+            if _within(file, self.places) and not _within(file, python)
+        )
+
     def _foreign_modules(self, modules: Mapping[str, Any]) -> Iterator[str]:
         if not self.names and not self.avoided:
             return

@@ -129,7 +129,8 @@ class CaseCache:
             facts = facts or self._prepare(turn, settings).reported()
         except FAILURES as error:
             return {"error": named(turn.case.id, sentence(error))}
-        return facts | {"environment": origins.digest()}
+        libraries = Origins.stated().libraries()
+        return facts | {"environment": origins.digest(), "libraries": libraries}
 
     def binary(self, turn: PlannedTrial, settings: Settings) -> wire.Message:
         """Give a case's kernel away; nothing of other work, or where that fails."""
