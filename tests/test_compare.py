@@ -132,6 +132,15 @@ def test_differences_name_machine_versions_and_settings():
     compare.require_same_machine(trials.run(), new)
 
 
+def test_other_inputs_are_named_where_only_ratios_are_shown():
+    """An axis that an id leaves out may have been another size."""
+    base, new, unknown = (side(hashes={"inputs": held}) for held in ("i1", "i2", ""))
+    assert not compare.inputs(base, base)
+    assert not compare.inputs(unknown, new)
+    *_, found = compare.around(trials.run(), trials.run(), base, new)
+    assert (found.name, found.new) == ("inputs", f"others of {CASE}")
+
+
 def test_two_machines_are_refused_with_what_differs():
     """The exit code is 4; the sentence names the fact and the way round."""
     facts = trials.FACTS | {"identity": trials.FACTS["identity"] | {"cpu": "Other"}}

@@ -142,6 +142,7 @@ def around(
         *compilers(before, after),
         *differences(base, new),
         *selection(before, after),
+        *inputs(before, after),
     ]
 
 
@@ -178,6 +179,17 @@ def selection(base: Sequence[Trial], new: Sequence[Trial]) -> list[Difference]:
         for own, other, name in zip(sides, sides[::-1], ("new", "base"), strict=True)
     ]
     return [Difference("selection", "cases and modes", *said)]
+
+
+def inputs(base: Sequence[Trial], new: Sequence[Trial]) -> list[Difference]:
+    """Return which cases two runs measured on other data or sizes."""
+    sides = [{t.case: t.hashes.get("inputs") for t in side} for side in (base, new)]
+    both = [case for case in sides[1] if sides[0].get(case) and sides[1][case]]
+    others = [case for case in both if sides[0][case] != sides[1][case]]
+    if not others:
+        return []
+    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    return [Difference("selection", "inputs", "-", f"others of {others[0]}{more}")]
 
 
 def differences(base: Run, new: Run) -> list[Difference]:
