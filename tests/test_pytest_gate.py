@@ -40,7 +40,7 @@ from steelyard.gate import document, run
 
 def gate(baseline, asked, chosen, how, say):
     with Path("asked").open("a") as file:
-        print(baseline, asked.pattern, file=file)
+        print(baseline, asked.pattern, *asked.places, file=file)
     return document.read(Path("made.json"))
 
 
@@ -94,7 +94,7 @@ def test_cases_that_did_not_change_pass(project):
     done = gate(project, *FINE, arguments=["-p", "no:benchmark"])
     assert done.code == 0, done.text
     assert "5 passed" in done.text
-    assert done.asked == ["main move[n=1] or move[n=2] or other"]
+    assert done.asked == [f"main None {project / 'suites'}"]
     assert document.read(project / ".steelyard" / document.LAST).exit_code == 0
 
 
@@ -148,9 +148,17 @@ def test_without_a_verdict_every_test_fails(project):
 def test_only_selected_cases_are_measured(project):
     """-k keeps the gate's own test; a finding that is missing is no pass."""
     done = gate(project, FINE[0], arguments=["-k", "move and 2"])
-    assert done.asked == ["main move[n=2]"]
+    file = project / "suites" / "tiny.py"
+    assert done.asked == [f"main move[n=2] {file}"]
     assert set(done.cases) == {"steelyard-gate[main]", "move[n=2]"}
     assert "the gate did not measure it" in done.cases["move[n=2]"]["failure"].text
+    (project / "asked").unlink()
+    every = "move[n=1] or move[n=2] or other"
+    (file.parent / "more.py").write_text(SUITE.replace("def ", "def more_"))
+    for arguments in (["--ignore=suites/more.py"], ["-k", "not more"]):
+        assert gate(project, arguments=arguments).asked.pop() == f"main {every} {file}"
+    node = f"{file}::other[latency/warm]"
+    assert gate(project, place=node).asked.pop() == f"main other {file}"
 
 
 def test_a_gate_with_nothing_to_judge_is_no_pass(project):

@@ -34,7 +34,12 @@ class Gating:
         self.baseline = str(config.getoption("steelyard_gate"))
         self._config = config
         self._cases: list[Case] = []
+        self._narrowed = False
         self._outcome: Outcome | None = None
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Note that not every case was selected."""
+        self._narrowed |= any(hasattr(item, "case") for item in items)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(
@@ -74,8 +79,12 @@ class Gating:
 
     def outcome(self) -> Outcome:
         """Return what all cases came to; measured when the first test asks."""
+        from steelyard.plugins import pytest_suites
+
         if self._outcome is None:
-            self._outcome = _measured(self._config, self.baseline, self._cases)
+            paths = {case.benchmark.path for case in self._cases}
+            places = [] if self._narrowed else pytest_suites.whole(self._config, paths)
+            self._outcome = _measured(self._config, self.baseline, self._cases, places)
         return self._outcome
 
     def finding(self, case: str, mode: str) -> Finding | None:
@@ -152,15 +161,20 @@ def _gating(config: pytest.Config) -> Gating:
     return found
 
 
-def _measured(config: pytest.Config, baseline: str, cases: Sequence[Case]) -> Outcome:
-    """Run the gate over these cases, and keep what it came to as the last."""
+def _measured(
+    config: pytest.Config, baseline: str, cases: Sequence[Case], places: Sequence[str]
+) -> Outcome:
+    """Run the gate over these cases, and keep what it came to as the last.
+
+    They are all of ``places``, whose cases that vanished are seen; or of none.
+    """
     from steelyard.declare import config as settings
     from steelyard.gate import document, run
     from steelyard.store import session
 
     chosen = settings.load(folder=config.rootpath)
-    places = sorted({str(case.benchmark.path) for case in cases})
-    asked = session.Request(places, pattern(cases))
+    files = sorted({str(case.benchmark.path) for case in cases})
+    asked = session.Request(places or files, None if places else pattern(cases))
     how = session.settings(chosen, asked)
     home = document.home(chosen.store)
     with document.under_way(baseline, home):

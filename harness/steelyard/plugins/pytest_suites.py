@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,17 @@ def holds(path: Path, config: pytest.Config) -> bool:
     places = _asked_for(config)
     asked = any(place in (path, *path.parents) for place in places)
     return asked and discovery.defines(path)
+
+
+def whole(config: pytest.Config, collected: Iterable[Path]) -> list[str]:
+    """Return the arguments of this run if all files of theirs are ``collected``."""
+    start = config.invocation_params.dir
+    if any("::" in argument for argument in config.args):
+        return []
+    places = [start / argument for argument in config.args]
+    files = {file for place in places for file in (place, *place.rglob("*.py"))}
+    asked = {file.resolve() for file in files if file.is_file() and holds(file, config)}
+    return [] if asked.difference(collected) else [str(place) for place in places]
 
 
 def missed(config: pytest.Config) -> Iterator[str]:
