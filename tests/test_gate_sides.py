@@ -346,6 +346,18 @@ def test_environments_of_workers_differ_in_length(project):
     assert len(lengths) > 1
 
 
+def test_a_commit_under_way_keeps_its_index(project, monkeypatch):
+    """A gate in a hook of git's: the commit would have been that of base's tree."""
+    index = project / "index.lock"
+    monkeypatch.setenv("GIT_INDEX_FILE", str(index))
+    monkeypatch.setenv("GIT_DIR", str(project / ".git"))
+    git(project, "add", "src")
+    before = index.read_bytes()
+    with Side.of_ref("HEAD", ["suites"]) as base:
+        assert imported(base, "mine.work([1], out := [0]) or out") == "[1]"
+    assert index.read_bytes() == before
+
+
 def test_hooks_of_git_and_builds_have_no_credentials_of_a_store(project, monkeypatch):
     """Making base's tree runs both."""
     seen = project / "seen.txt"

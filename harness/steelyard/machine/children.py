@@ -17,10 +17,24 @@ CREDENTIALS: Final = ("STEELYARD_STORE", "PGPASSWORD")
 """Variables that let in to a store: no business of the code that is measured or built,
 nor of git's hooks."""
 
+REPOSITORY: Final = (
+    "GIT_COMMON_DIR",
+    "GIT_DIR",
+    "GIT_INDEX_FILE",
+    "GIT_PREFIX",
+    "GIT_WORK_TREE",
+)
+"""Variables that git gives its hooks: a worktree would be written into the index of the
+commit that is being made."""
+
 
 def environment(**changes: str) -> dict[str, str]:
-    """Return this process's environment without `CREDENTIALS`, and with ``changes``."""
-    kept = {n: value for n, value in os.environ.items() if n not in CREDENTIALS}
+    """Return this process's environment with ``changes``.
+
+    It has neither `CREDENTIALS` nor what leads git to a `REPOSITORY`.
+    """
+    left_out = {*CREDENTIALS, *REPOSITORY}
+    kept = {n: value for n, value in os.environ.items() if n not in left_out}
     return kept | changes
 
 
