@@ -91,6 +91,19 @@ def test_sources_that_a_link_leads_to_are_the_checkouts(project, monkeypatch):
         assert imported(base, "mine.__file__").startswith(str(base.root))
 
 
+def test_variables_lead_each_side_to_its_own(project, monkeypatch):
+    """What a project reads by them would be head's on both sides."""
+    (project / "built").mkdir()
+    monkeypatch.setenv("MINE_HOME", str(project))
+    monkeypatch.setenv("MINE_PATH", f"{project}/src:{project}/built:/usr::{project}2")
+    with Side.of_ref("HEAD", ["suites"]) as base:
+        told, kept = base.variables(), Side.head().beside(base).variables()
+        assert told["MINE_HOME"] == str(base.root)
+        changed = f"{base.root}/src:{project}/built:/usr::{project}2"
+        assert told["MINE_PATH"] == changed
+        assert kept["MINE_HOME"] == str(project)
+
+
 def test_head_is_run_with_a_path_like_bases(project):
     """As long, with its own sources where base has base's."""
     with Side.of_ref("HEAD", ["suites"]) as base:

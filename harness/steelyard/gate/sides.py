@@ -185,7 +185,22 @@ class Side:
         padding = "x" * random.randrange(4096)  # noqa: S311 # not a secret
         stated = self.origins.variable()
         own = {**self.environment, **stated, PADDING: padding, TUNED: ""}
-        return children.environment(**own)
+        return self._led(children.environment()) | own
+
+    def _led(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Return variables whose paths lead to this side where they led to head's."""
+
+        def led(text: str) -> str:
+            for head in map(Path, self.origins.avoided):
+                if head in (path := Path(text), *path.parents):
+                    moved = self.root / path.relative_to(head)
+                    return str(moved) if moved.exists() else text
+            return text
+
+        return {
+            name: os.pathsep.join(map(led, value.split(os.pathsep)))
+            for name, value in variables.items()
+        }
 
     def install_suites(self) -> None:
         """Put head's suites where base's were."""
