@@ -135,6 +135,8 @@ def test_base_is_driven_by_heads_suites_and_asked_for_its_own_before(project):
         known = listing.known(base, ["suites"], None, ())
         assert known.keys() == {"adding[n=16]", "adding[n=32]"}
         assert listing.known(base, ["suites"], "64", ()) == {}
+        long = f"16 or {'x' * mmap.PAGESIZE * 32}"  # than an argument may be
+        assert listing.known(base, ["suites"], long, ()).keys() == {"adding[n=16]"}
         assert listing.known(base, ["other"], None, ()) == {}
         base.install_suites()
         file = project / "suites" / "adding.py"

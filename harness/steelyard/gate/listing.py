@@ -81,9 +81,11 @@ def of(
             the side's, ends early, or is not done within ``seconds``.
     """
     with scratch.folder() as folder:
-        answer = Path(folder) / "answer.json"
-        line = [side.python, "-P", "-m", "steelyard.process.naming", str(answer)]
-        line.append(json.dumps([list(places), pattern, list(overrides)]))
+        asked, answer = Path(folder) / "asked.json", Path(folder) / "answer.json"
+        # A file: a pattern may be longer than an argument can be.
+        asked.write_text(json.dumps([list(places), pattern, list(overrides)]))
+        line = [side.python, "-P", "-m", "steelyard.process.naming"]
+        line += map(str, (answer, asked))
         here = Path.cwd() if Path.cwd().is_relative_to(side.root) else side.root
         code = _run(line, side.variables(), here, seconds)
         try:

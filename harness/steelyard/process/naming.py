@@ -39,7 +39,7 @@ def main(answer: str, asked: str) -> None:
     sys.path.append(str(Path.cwd()))
     found: Mapping[str, Any]
     try:
-        found = _found(*json.loads(asked))
+        found = _found(*json.loads(Path(asked).read_text(encoding="utf-8")))
         if refusal := origins.refusal():
             found = {"error": refusal, "unjudged": True}
     except SteelyardError as error:
