@@ -6,7 +6,6 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import shell
 from shell import git
@@ -104,6 +103,23 @@ def test_variables_lead_each_side_to_its_own(project, monkeypatch):
         assert kept["MINE_HOME"] == str(project)
 
 
+def test_sides_start_where_the_command_did(project, monkeypatch):
+    """As `run` does: a project may read a file by its path from there."""
+    suite = project / "suites" / "adding.py"
+    suite.write_text(f"open('adding.py').close()\n{suite.read_text()}")
+    git(project, "commit", "-qam", "second")
+    monkeypatch.chdir(suite.parent)
+    with Side.of_ref("HEAD", ["."]) as base:
+        for side in (base, Side.head().beside(base)):
+            assert len(listing.of(side, [str(side.path_of(suite))]).cases) == 2
+    with Side.of_ref("HEAD~1") as base:
+        assert base.folder == base.root / "suites"
+    (project / "more").mkdir()
+    monkeypatch.chdir(project / "more")
+    with Side.of_ref("HEAD") as base:
+        assert base.folder == base.root
+
+
 def test_head_is_run_with_a_path_like_bases(project):
     """As long, with its own sources where base has base's."""
     with Side.of_ref("HEAD", ["suites"]) as base:
@@ -127,57 +143,6 @@ def test_both_sides_keep_bytecode_or_neither_does(project, monkeypatch, told):
         assert [place.exists() for place in places] == [True, True]
         ours = [base.root.parent in place.parents for place in places]
         assert ours == [True, bool(told)]
-
-
-def test_base_is_driven_by_heads_suites_and_asked_for_its_own_before(project):
-    """So that a case that vanished is seen."""
-    with Side.of_ref("HEAD", ["suites"]) as base:
-        known = listing.known(base, ["suites"], None, ())
-        assert known.keys() == {"adding[n=16]", "adding[n=32]"}
-        assert listing.known(base, ["suites"], "64", ()) == {}
-        long = f"16 or {'x' * mmap.PAGESIZE * 32}"  # than an argument may be
-        assert listing.known(base, ["suites"], long, ()).keys() == {"adding[n=16]"}
-        assert listing.known(base, ["other"], None, ()) == {}
-        base.install_suites()
-        file = project / "suites" / "adding.py"
-        assert base.path_of(file) == base.root / "suites" / "adding.py"
-        assert base.path_of(file).read_text() == file.read_text()
-        assert base.path_of(Path("/elsewhere.py")) == Path("/elsewhere.py")
-
-
-def test_what_a_case_measures_is_known_without_its_code(project):
-    """What its launch is given, and what its files hold, is part of it."""
-    suite, data = project / "suites" / "adding.py", project / "data.npy"
-    head = Side.head()
-
-    def defined(*, steps=3, value=1, work="work(x, steps, out):\n    pass"):
-        np.save(data, np.arange(16) + value)
-        text = f"from steelyard import benchmark\nSTEPS = {steps}\ndef {work}\n"
-        text += f"@benchmark\ndef adding(b):\n    x = b.load({str(data)!r})\n"
-        suite.write_text(
-            f"{text}    y = b.output(16)\n    return b.launch(work, x, STEPS, out=y)"
-        )
-        return listing.definitions(head, listing.of(head, ["suites"]).cases)
-
-    assert defined() == defined(work="work(x, steps, out):\n    1 / 0")
-    others = [defined(), defined(steps=4), defined(value=2)]
-    assert len({one["adding"] for one in others}) == len(others)
-
-
-@pytest.mark.parametrize("place", [".", "mine.suite"])
-def test_suites_are_also_the_whole_checkout_or_modules(project, place):
-    """Base has its own, and takes head's where these are installed."""
-    suite = project / "src" / "mine" / "suite.py"
-    for sizes in ("16", "32"):
-        suite.write_text(SUITE.format(sizes=sizes).replace("def adding", "def more"))
-        git(project, "add", "src")
-        git(project, "commit", "-q", "-m", sizes)
-    head = Side.head().prepared()
-    with head as head, Side.of_ref("HEAD~1", [place], files=[suite]) as base:
-        known = listing.known(base, [place], "more", ())
-        assert known.keys() == {"more[n=16]"}
-        base.install_suites()
-        assert base.path_of(suite).read_text() == suite.read_text()
 
 
 def test_what_goes_wrong_meanwhile_leaves_no_worktree(project, tmp_path):

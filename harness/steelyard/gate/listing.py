@@ -86,8 +86,7 @@ def of(
         asked.write_text(json.dumps([list(places), pattern, list(overrides)]))
         line = [side.python, "-P", "-m", "steelyard.process.naming"]
         line += map(str, (answer, asked))
-        here = Path.cwd() if Path.cwd().is_relative_to(side.root) else side.root
-        code = _run(line, side.variables(), here, seconds)
+        code = _run(line, side.variables(), side.folder, seconds)
         try:
             found = json.loads(answer.read_text(encoding="utf-8"))
         except (OSError, ValueError):

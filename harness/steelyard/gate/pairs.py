@@ -102,7 +102,7 @@ class Pair:
         ends = socket.socketpair()
         for (name, side), end in zip(self._sides.items(), ends, strict=True):
             self._workers[name] = Workers(
-                side.python, side.variables, side.path_of, side.root, end
+                side.python, side.variables, side.path_of, side.folder, end
             )
         for one in self._workers.values():
             one.start()

@@ -46,6 +46,8 @@ class Side:
     name: str
     root: Path
     """Of its sources."""
+    below: Path = Path()
+    """Where its processes start within."""
     python: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that its workers have beside ours."""
@@ -65,7 +67,8 @@ class Side:
         folder = Path.cwd()
         root = git.output(folder, "rev-parse", "--show-toplevel")
         commit = git.output(folder, "rev-parse", "HEAD") or ""
-        return cls(name, Path(root) if root else folder, commit=commit)
+        home = Path(root) if root else folder
+        return cls(name, home, folder.relative_to(home.resolve()), commit=commit)
 
     @classmethod
     @contextmanager
@@ -106,6 +109,7 @@ class Side:
             yield cls(
                 BASE,
                 tree,
+                head.below if (tree / head.below).is_dir() else Path(),
                 python,
                 variables,
                 commit,
@@ -150,6 +154,11 @@ class Side:
                 own=own,
                 origins=origins,
             )
+
+    @property
+    def folder(self) -> Path:
+        """Where its processes start."""
+        return self.root / self.below
 
     def beside(self, base: Side) -> Side:
         """Return this side with a path like base's, and bytecode where base has it.

@@ -127,7 +127,7 @@ def measure(
             cases = f"{len(points)} cases and modes"
             say(f"block {turn.block + 1} of {BLOCKS}: {cases}{left}")
 
-    place = (head.python, head.variables, head.path_of, head.root)
+    place = (head.python, head.variables, head.path_of, head.folder)
     keep = functools.partial(on_trial, HEAD)
     runner.run(turns, replace(how, budget=None), keep, on_turn, lambda: Workers(*place))
 
