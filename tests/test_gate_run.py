@@ -103,10 +103,20 @@ def test_work_that_is_done_twice_is_a_regression(shop, tmp_path):
 
 
 def test_a_case_that_fails_on_head_fails_and_a_vanished_one_too(shop):
-    """Whatever the other cases do."""
+    """Whatever the other cases do; a mode that base's case has vanishes as well."""
+    write(shop, turns=10, sizes="1000, 2000")
+    suite = shop / "suites" / "adding.py"
+    both = suite.read_text().replace('"kernel/warm"', '"kernel/warm", "kernel/cold"')
+    suite.write_text(both)
+    git(shop, "commit", "-qam", "in two modes")
     write(shop, turns=0, sizes="2000")
-    code, found, _ = gate(shop)
+    code, found, document = gate(shop)
     assert code == FAILED
+    gone = [one for one in document["findings"] if one["mode"] == "kernel/cold"]
+    assert [(one["case"], one["note"]) for one in gone] == [
+        ("adding[n=2000]", "vanished: only the base has this mode")
+    ]
+    found = {one["case"]: one for one in document["findings"] if one not in gone}
     assert "wrote nothing" in found["adding[n=2000]"]["note"]
     assert found["adding[n=1000]"]["note"].startswith("vanished")
     assert {one["verdict"] for one in found.values()} == {None}

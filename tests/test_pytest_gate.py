@@ -123,10 +123,12 @@ def test_a_case_ends_its_own_test_so_that_junit_sees_it(project):
     suite = project / "suites" / "tiny.py"
     suite.write_text(SUITE.replace("[1, 2]", "range(1, 10)"))
     gone = case("gone", None, mode="", note="vanished: only the base has this case")
-    done = gate(project, *(found for found, _ in ENDINGS), gone)
+    mode = case("other", None, mode="kernel/cold", note="vanished: only in the base")
+    done = gate(project, *(found for found, _ in ENDINGS), gone, mode)
     assert done.code == 1
     own = done.cases["steelyard-gate[main]"]["failure"]
     assert "vanished: only the base" in own.text
+    assert "vanished: only in the base" in own.text
     for found, ends in ENDINGS:
         name = f"other[{found.mode}]" if found.case == "other" else found.case
         assert set(done.cases[name]) == ({ends} if ends else set()), name

@@ -143,10 +143,12 @@ class Commits:
     def _own_suites(self, side: Side) -> dict[str, str]:
         """Return what the case measures by a commit's own suites, if they have it."""
         limits = self.asked.overrides, self.how.timeout
+        wanted = self.point.case.id
         try:
-            return listing.known(side, self.asked.places, self.point.case.id, *limits)
+            own = listing.known(side, self.asked.places, wanted, *limits)
         except UnjudgedError:
             return {}
+        return listing.definitions(side, own)
 
     def _compared(
         self, blocks: Blocks, policy: Policy, known: Sequence[Mapping[str, Any]]

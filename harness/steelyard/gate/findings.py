@@ -8,6 +8,7 @@ from typing import Any
 
 from steelyard.analyse.doubts.samples import DEPENDENT_BLOCKS, NOISY_MEAN
 from steelyard.analyse.verdict import Policy, Verdict
+from steelyard.declare.benchmark import Case
 from steelyard.errors import SteelyardError
 from steelyard.gate import decide
 from steelyard.gate.blocks import Point
@@ -98,6 +99,16 @@ def vanished(known: Collection[str], points: Collection[str]) -> Iterator[Findin
     """Yield a finding for each case that only base has."""
     for case in sorted(set(known) - set(points)):
         yield Finding(case, "", None, note="vanished: only the base has this case")
+
+
+def vanished_modes(base: Sequence[Case], head: Sequence[Case]) -> Iterator[Finding]:
+    """Yield a finding for each mode that only base's case asks for."""
+    kept = {case.id: case.modes() for case in head}
+    for case in base:
+        for mode in case.modes():
+            if mode not in kept.get(case.id, [mode]):
+                note = "vanished: only the base has this mode"
+                yield Finding(case.id, str(mode), None, note=note)
 
 
 def _failure(

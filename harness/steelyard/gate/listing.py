@@ -128,10 +128,8 @@ def known(
     pattern: str | None,
     overrides: Sequence[str],
     seconds: float = TIMEOUT,
-) -> dict[str, str]:
-    """Return the ids that base's own suites have, with the hashes of their definitions.
-
-    None where base has no such suites.
+) -> list[Listed]:
+    """Return the cases that base's own suites have; none where it has no such suites.
 
     They are read before head's are put in their place.
 
@@ -140,9 +138,9 @@ def known(
     """
     asked = places_of(base, places)
     if not asked:
-        return {}
+        return []
     try:
-        found = of(base, asked, pattern, overrides, seconds)
+        return of(base, asked, pattern, overrides, seconds).cases
     except UnjudgedError as error:
         raise UnjudgedError(
             f"base's own suites cannot be read, so it is not known which cases they "
@@ -150,8 +148,7 @@ def known(
             "command that makes what they import."
         ) from error
     except SteelyardError:  # they have nothing of what was asked for
-        return {}
-    return definitions(base, found.cases)
+        return []
 
 
 def of_changed_suites(base: Side, listed: Listing) -> set[str]:

@@ -192,13 +192,14 @@ class _Lane:
                     say=self.say,
                 )
             )
-            known = listing.known(
+            own = listing.known(
                 base,
                 asked.places,
                 asked.pattern,
                 asked.overrides,
                 self.how.timeout,
             )
+            known = listing.definitions(base, own)
             blind: set[str] = set()
             asked_for = listing.definitions(base, listed.cases)
             if not asked_for.items() <= known.items():
@@ -209,6 +210,8 @@ class _Lane:
             found = tuple(findings.without(found, blind, known))
         ids = listed.every | {point.case.id for point in points}
         found += tuple(findings.vanished(known, ids))
+        if not asked.modes:
+            found += tuple(findings.vanished_modes(own, listed.cases))
         code = _code(head, base.commit)
         notes = list(code.notes)
         if code.problem is not None:

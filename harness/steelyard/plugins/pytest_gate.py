@@ -94,13 +94,17 @@ class Gating:
 
     def rest(self) -> list[str]:
         """Return what is wrong and belongs to no case of this run, in sentences."""
-        from steelyard.gate import words
+        from steelyard.gate import policy, words
 
         outcome = self.outcome()
         if outcome.problem is not None:
             return [str(outcome.problem)]
         known = {case.id for case in self._cases}
-        lost = [f for f in outcome.findings if f.failed and f.case not in known]
+        lost = [
+            f
+            for f in outcome.findings
+            if f.failed and (f.case not in known or f.note.startswith(policy.VANISHED))
+        ]
         forbidden = [one for one in outcome.static if one.forbidden]
         return [*map(words.sentence, lost), *map(words.of_static, forbidden)]
 
