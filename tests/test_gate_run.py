@@ -196,8 +196,12 @@ def test_a_kernel_in_suites_that_both_sides_share_is_never_the_same(shop):
             together(shop, name, "1.0", sizes="100, 200", **way)
     write(shop, turns=11)
     mine.write_text(mine.read_text() + wrap)
-    code, found, _ = gate(shop, "HEAD", "--budget", "0.01")
+    code, found, document = gate(shop, "HEAD", "--budget", "0.01")
     assert code == UNRESOLVED
+    (note,) = document["notes"]
+    assert note.startswith(
+        "moved[n=100]: the benchmark, its data, modes or file changed"
+    )
     told = "both sides ran the checkout's"
     for name in WAYS:
         assert told in found[f"{name}[n=100]"]["note"], name

@@ -201,8 +201,8 @@ class _Lane:
             )
             known = listing.definitions(base, own)
             blind: set[str] = set()
-            asked_for = listing.definitions(base, listed.cases)
-            if not asked_for.items() <= known.items():
+            defined = listing.definitions(base, listed.cases)
+            if not defined.items() <= known.items():
                 # Cases are new or others: base measures head's.
                 blind = listing.of_changed_suites(base, listed)
                 base.install_suites()
@@ -213,7 +213,7 @@ class _Lane:
         if not asked.modes:
             found += tuple(findings.vanished_modes(own, listed.cases))
         code = _code(head, base.commit)
-        notes = list(code.notes)
+        notes = [*_redefined(defined, known), *code.notes]
         if code.problem is not None:
             notes.insert(0, f"the static lane says nothing: {code.problem}")
         files = worktrees.changed(head.root, base.commit)
@@ -345,6 +345,17 @@ class _Lane:
         ratio = one.judgement.ratio
         why = explain.explain(base, head, ratio, machines, files, static=static)
         return replace(one, changes=why)
+
+
+def _redefined(head: Mapping[str, str], base: Mapping[str, str]) -> Iterator[str]:
+    """Say which cases measure something else than the base's of the same ids."""
+    others = [case for case, said in head.items() if base.get(case, said) != said]
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        yield (
+            f"{others[0]}{more}: the benchmark, its data, modes or file changed; both "
+            "sides were measured as the checkout has it"
+        )
 
 
 def _code(head: Side, commit: str) -> static.Static:
