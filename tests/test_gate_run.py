@@ -134,16 +134,15 @@ def {name}(b, n):
     b.mode("kernel/warm")
     x = b.input(n)
     y = b.output(n)
-    b.check(lambda x: x, x)
+    b.check(lambda x: x, x){more}
     return b.launch({work}, x, out=y)
 """
 
 
-def together(shop, name, factor="1", *, sizes="100", work="kernel", imports=""):
+def together(shop, name, factor="1", **changes):
     """Write a suite with its kernel."""
-    text = TOGETHER.format(
-        name=name, factor=factor, sizes=sizes, work=work, imports=imports
-    )
+    usual = {"sizes": "100", "work": "kernel", "imports": "", "more": ""}
+    text = TOGETHER.format(name=name, factor=factor, **{**usual, **changes})
     (shop / "suites" / f"{name}.py").write_text(text)
 
 
@@ -174,12 +173,13 @@ WAYS = {
     },
     "aside": {"work": "helper", "imports": "from helping import helper"},
     "moved": {},
+    "kept": {},
 }
 """Ways to launch a kernel that lies in a suite."""
 
 
 def test_a_kernel_in_suites_that_both_sides_share_is_never_the_same(shop):
-    """Where cases changed both run the checkout's; others' kernels are their own."""
+    """Both run the checkout's of cases that changed; the others' are each side's own."""
     mine, suites = shop / "src" / "mine" / "__init__.py", shop / "suites"
     wrap = "\ndef wrap(f):\n    return lambda x, out: f(x, out)\n"
     mine.write_text(mine.read_text() + wrap)
@@ -191,23 +191,21 @@ def test_a_kernel_in_suites_that_both_sides_share_is_never_the_same(shop):
     git(shop, "commit", "-qm", "kernels in suites")
     (suites / "moved.py").rename(suites / "elsewhere.py")
     (suites / "helping.py").write_text(helping.format("1.0"))
-    for name, way in WAYS.items():
-        if name not in {"aside", "moved"}:
-            together(shop, name, "1.0", sizes="100, 200", **way)
+    for name in WAYS.keys() - {"moved"}:
+        more = "\n    b.count(items=n)" * (name != "kept")
+        together(shop, name, "1.0", sizes="100, 200", more=more, **WAYS[name])
     write(shop, turns=11)
     mine.write_text(mine.read_text() + wrap)
     code, found, document = gate(shop, "HEAD", "--budget", "0.01")
     assert code == UNRESOLVED
     (note,) = document["notes"]
-    assert note.startswith(
-        "moved[n=100]: the benchmark, its data, modes or file changed"
-    )
+    assert note.startswith("aside[n=100] and 5 more: the benchmark, its data, modes or")
     told = "both sides ran the checkout's"
     for name in WAYS:
-        assert told in found[f"{name}[n=100]"]["note"], name
-        if f"{name}[n=200]" in found:
-            one = found[f"{name}[n=200]"]
-            assert (one["new"], one["verdict"], one["judgement"]) == (True, None, None)
+        assert (told in found[f"{name}[n=100]"]["note"]) == (name != "kept"), name
+    for name in WAYS.keys() - {"moved"}:
+        one = found[f"{name}[n=200]"]
+        assert (one["new"], one["verdict"], one["judgement"]) == (True, None, None)
     assert told not in found["adding[n=1000]"]["note"]
 
 

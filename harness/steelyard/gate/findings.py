@@ -82,8 +82,8 @@ def without(
     ``known`` are the cases of base's own suites: the others are new.
     """
     changed = (
-        "its kernel lies in a suite that changed, whose cases changed too, so both sides "
-        "ran the checkout's kernel; move it into a module"
+        "its kernel lies in a suite that changed, as the case did, so both sides ran the "
+        "checkout's kernel; move it into a module"
     )
     new = "new: its kernel lies in a suite, and base's has no such case"
     for one in found:

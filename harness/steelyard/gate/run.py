@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from steelyard import units
-from steelyard.analyse.trial import Run
+from steelyard.analyse.trial import Run, Trial
 from steelyard.analyse.verdict import CHANGED, Policy, Verdict
 from steelyard.declare import mode as modes
 from steelyard.declare.benchmark import Case
@@ -200,14 +201,20 @@ class _Lane:
                 self.how.timeout,
             )
             known = listing.definitions(base, own)
-            blind: set[str] = set()
             defined = listing.definitions(base, listed.cases)
-            if not defined.items() <= known.items():
-                # Cases are new or others: base measures head's.
-                blind = listing.of_changed_suites(base, listed)
-                base.install_suites()
-            found, runs_of = self._in_turn(base, head.beside(base), points, known)
-            found = tuple(findings.without(found, blind, known))
+            kept = {case for case, said in defined.items() if known.get(case) == said}
+            alike = [point for point in points if point.case.id in kept]
+            rest = [point for point in points if point.case.id not in kept]
+            share = len(alike) / len(points)
+            sides = base, head.beside(base)
+            with self._recorded(*sides) as (runs_of, keep):
+                turn = partial(self._in_turn, *sides, known=known, keep=keep)
+                found = turn(alike, share=share)
+                if rest:  # new or others: base measures head's
+                    blind = listing.of_changed_suites(base, listed)
+                    base.install_suites()
+                    more = turn(rest, share=1 - share)
+                    found += tuple(findings.without(more, blind, known))
         ids = listed.every | {point.case.id for point in points}
         found += tuple(findings.vanished(known, ids))
         if not asked.modes:
@@ -239,21 +246,40 @@ class _Lane:
                 suites=tuple((p.case.benchmark.path, place) for p in points),
             )
             known = {sealed.case}
-            found, runs_of = self._in_turn(base, head, points, known, start=Apart)
+            with self._recorded(base, head) as (runs_of, keep):
+                found = self._in_turn(
+                    base, head, points, known=known, keep=keep, start=Apart
+                )
         files = worktrees.changed(head.root, base.commit)
         return self._with_findings(outcome, found, runs_of, files)
+
+    @contextmanager
+    def _recorded(
+        self, *sides: Side
+    ) -> Iterator[tuple[dict[str, Run], Callable[[str, Trial], None]]]:
+        """Give a stored run for each side, and what keeps a trial in it."""
+        made = {side.name: self._run(side) for side in sides}
+        with session.recorded(self.store, made) as keep:
+            yield made, keep
 
     def _in_turn(
         self,
         base: Side,
         head: Side,
         points: Sequence[Point],
+        *,
         known: Collection[str],
+        keep: Callable[[str, Trial], None],
+        share: float = 1.0,
         start: Callable[[Mapping[str, Side]], Pair] = Pair,
-    ) -> tuple[tuple[Finding, ...], dict[str, Run]]:
-        """Measure both sides until all is decided; ``known`` are the cases of base."""
-        began, done, budget = monotonic(), 0, self.chosen.budget
-        deadline = began + budget if budget else None
+    ) -> tuple[Finding, ...]:
+        """Measure both sides until all is decided, in a share of the budget.
+
+        ``known`` are the cases of base.
+        """
+        began, done = monotonic(), 0
+        budget = share * self.chosen.budget if self.chosen.budget else None
+        deadline = began + budget if budget is not None else None
 
         def on_block(number: int, count: int, rest: int) -> None:
             nonlocal done
@@ -263,18 +289,16 @@ class _Lane:
                 f"block {number + 1}: {count} of {len(points)} cases undecided{left}"
             )
 
-        runs_of = {side.name: self._run(side) for side in (base, head)}
-        with session.recorded(self.store, runs_of) as keep:
-            measured = measure(
-                Blocks(base, head, self.how, keep, start),
-                points,
-                self.policy,
-                noisy=_noisy(self._calibration(), self.policy),
-                identity=True,
-                deadline=deadline,
-                on_block=on_block,
-            )
-        return findings.of(points, measured, known, self.policy), runs_of
+        measured = measure(
+            Blocks(base, head, self.how, keep, start),
+            points,
+            self.policy,
+            noisy=_noisy(self._calibration(), self.policy),
+            identity=True,
+            deadline=deadline,
+            on_block=on_block,
+        )
+        return findings.of(points, measured, known, self.policy)
 
     def _with_findings(
         self,

@@ -4,9 +4,9 @@ Head is what lies in the checkout, base is a commit in a git worktree of its own
 the project's sources are on the path, base's are there in the place of head's. Where it
 was installed as a copy, or is native, both sides' sources are installed anew, each for
 itself (`projects`), or by the command of ``[tool.steelyard] build``, which may make a
-virtual environment ``.venv``. Both are driven by head's harness, and where their cases
-differ by head's suites: these are copied over base's, so that a kernel in them is not
-compared. A process that imports other code of the project than its side's is refused.
+virtual environment ``.venv``. Both are driven by head's harness, and cases that differ
+by head's suites: these are copied over base's, so that a kernel in them is not compared.
+A process that imports other code of the project than its side's is refused.
 """
 
 from __future__ import annotations
