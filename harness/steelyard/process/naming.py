@@ -26,7 +26,6 @@ from typing import Any, Final
 from steelyard.declare import discovery
 from steelyard.declare.benchmark import Case, Description
 from steelyard.errors import BenchmarkError, SteelyardError, UnjudgedError
-from steelyard.prepare import inputs
 from steelyard.process.origins import Origins
 
 
@@ -88,6 +87,8 @@ def _facts(case: Case) -> dict[str, Any]:
 
 def _definition(case: Case, described: Description) -> str:
     """Return a hash of what is measured, but for the code: the benchmark and its data."""
+    from steelyard.prepare import inputs  # with NumPy, as suites have it
+
     try:
         text = textwrap.dedent(inspect.getsource(case.benchmark.function))
         (node,) = ast.parse(text).body
