@@ -187,6 +187,16 @@ def test_it_is_not_mixed_with_pytest_benchmarks_rows(project):
     assert "--steelyard-gate and --benchmark-only exclude each other" in done.text
 
 
+def test_processes_side_by_side_are_refused_before_they_start(project):
+    """They would measure each other."""
+    pytest.importorskip("xdist")
+    asked = ("pytest", "suites", "--steelyard-gate=main", "-n2")
+    done = shell.python("-m", *asked, folder=project)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "measure each other: leave -n out" in done.stderr
+    assert "Error" not in done.stdout
+
+
 def test_a_gate_that_raises_is_no_pass(project):
     """A bug of ours shows its traceback."""
     (project / "conftest.py").write_text(

@@ -35,6 +35,7 @@ class Gating:
         self._config = config
         self._cases: list[Case] = []
         self._narrowed = False
+        self._require_alone()
         self._outcome: Outcome | None = None
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
@@ -48,9 +49,8 @@ class Gating:
         """Note which cases were selected, and add the test of what belongs to none.
 
         Raises:
-            UsageError: there are none, or this run cannot measure.
+            UsageError: there are none.
         """
-        self._require_alone()
         found = [getattr(item, "case", None) for item in items]
         self._cases = list({case.id: case for case in found if case}.values())
         if self._cases:
@@ -71,7 +71,7 @@ class Gating:
                 "--steelyard-gate and --benchmark-only exclude each other: the gate's "
                 "tests judge and are no rows of pytest-benchmark. Give one."
             )
-        if hasattr(self._config, "workerinput"):
+        if self._config.getoption("dist", default="no") != "no":
             raise pytest.UsageError(
                 "--steelyard-gate measures, and processes side by side would measure "
                 "each other: leave -n out."
