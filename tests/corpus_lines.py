@@ -6,6 +6,7 @@ import numpy as np
 from corpus import SPECIAL, Row
 
 from steelyard_kernels import array as xp
+from steelyard_kernels import library
 from steelyard_kernels.array import Array
 from steelyard_kernels.expression import lines
 from steelyard_kernels.grad import grad
@@ -141,6 +142,18 @@ LINES = [
         "lines of products in another order",
         lambda a, w: xp.roll(xp.reshape(xp.cumulative_sum(a @ w, axis=1), (-1,)), 3),
         "2,3 3,4; 3,127 127,64",
+    ),
+    Row(
+        "values weighted by running scores",
+        lambda q, k, v: library.softmax(xp.cumulative_sum(q @ k.T, axis=1)) @ v,
+        "33,16 33,16 33,16",
+        "float32 float16",
+    ),
+    Row(
+        "running totals of weighted values",
+        lambda q, k, v: xp.cumulative_sum((q @ k.mT) @ v, axis=0),
+        "2,33,16 2,33,16 2,33,16",
+        "float16",
     ),
     Row(
         "running product",

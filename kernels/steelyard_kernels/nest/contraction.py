@@ -86,8 +86,6 @@ def contraction_of(nest: Nest, *, reduces: bool = False) -> Contraction | str:
 
     Where it `reduces`, whole rows of what is made of them may be reduced too.
     """
-    if nest.running:
-        return "has running totals, which take what they add up in order"
     every_one = [value for value in nest.values if value.over]
     rows_of = [v for v in every_one if reduces and max(v.over) < nest.space]
     reductions = [value for value in every_one if value not in rows_of]
@@ -140,7 +138,13 @@ def _last(axes: Sequence[int], wanted: AbstractSet[int]) -> tuple[int, ...]:
 def factors_of(
     nest: Nest, reduction: Value
 ) -> tuple[Value, DType, tuple[Value, Value]] | None:
-    """Return what sums come to, the dtype that they are added up in, and the factors."""
+    """Return what sums come to, the dtype that they are added up in, and the factors.
+
+    Beside running totals there are none: those take what they add up in order, not in
+    tiles.
+    """
+    if nest.running:
+        return None
     node, reads = reduction.node, reads_of(nest)
     dot = isinstance(node, Dot)
     if not dot and not (isinstance(node, Reduce) and node.op == "sum"):
