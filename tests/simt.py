@@ -321,7 +321,7 @@ class _Block:
         memory, lanes = self.memory[node.buffer.name], node.var.type.lanes
         if columns := self.columns(node, lanes):
             read, live = memory[:, columns], self.active[:, None]
-            self.env[node.var.name] = np.where(live, read, memory.dtype.type())
+            self.env[node.var.name] = np.where(live, read, np.zeros((), memory.dtype))
             return
         at, live = self.places(node, lanes)
         if memory.ndim == 2:  # this thread's own
