@@ -626,6 +626,44 @@ def test_small_products_of_several_shapes_are_launches():
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
 
 
+def rotated(y, s):
+    """Return places turned in pairs."""
+    half = y.shape[-1] // 2
+    other = xp.concat([-y[:, half:], y[:, :half]], axis=-1)
+    return y * s + other * (1 - s)
+
+
+def shifted(y, s):
+    """Return what rows add to those before."""
+    before = xp.concat([xp.zeros((1, y.shape[1]), y.dtype), y], axis=0)[:-1]
+    return (y - before) * s
+
+
+def gated(y, s):
+    """Return half of the columns times the others."""
+    a, b = y[:, : y.shape[1] // 2], y[:, y.shape[1] // 2 :]
+    return a * b + s[: a.shape[1]]
+
+
+@pytest.mark.parametrize("function", [rotated, shifted, gated])
+def test_a_product_that_is_read_at_several_places_is_multiplied_once(function):
+    """One kernel would multiply it for each place, in no blocks of registers or tiles."""
+    made = kernel(lambda x, w, s: function(x @ w, s))
+    shapes = (128, 256), (256, 256), (256,)
+    for target in ("cpu", "cuda:sm_90a"):
+        plan = plan_of(made, *[(n, "float32") for n in shapes], target=target)
+        assert plan.launches[0].reason == "product 128x256 of depth 256"
+    x, w, s = (np.random.default_rng(7).standard_normal(n, np.float32) for n in shapes)
+    y = x.astype(float) @ w
+    half = y.shape[-1] // 2
+    want = {
+        rotated: y * s + np.concatenate([-y[:, half:], y[:, :half]], -1) * (1 - s),
+        shifted: np.diff(y, axis=0, prepend=0) * s,
+        gated: y[:, :half] * y[:, half:] + s[:half],
+    }[function]
+    np.testing.assert_allclose(made(x, w, s), want, rtol=1e-4, atol=1e-3)
+
+
 def test_many_small_values_are_launches():
     """One text of all of them would take seconds; of a few it is quicker."""
 

@@ -58,7 +58,8 @@ def is_still(node: Node) -> bool:
     if isinstance(node, expr.View):
         terms = [each.terms for each in node.index if each.terms or each.constant]
         axes = [term for each in terms for term, step in each if step == 1]
-        alone = all(len(each) == 1 for each in terms)
+        shifted = any(each.terms and each.constant for each in node.index)
+        alone = all(len(each) == 1 for each in terms) and not shifted
         known = [axis for axis in axes if isinstance(axis, int)]
         kept = [n for n in node.arg.shape if n > 1]
         whole = kept == [node.shape[axis] for axis in known]
@@ -114,6 +115,7 @@ class Cuts:
         self.reasons, self.late = dict(first), dict[int, str]()
         self._uses = users(program.nodes)
         self._needs: dict[int, Needs] = {n: frozenset({n}) for n in first}
+        self._at: dict[int, Needs] = {}  # where nodes have elements of a product
         self._loops: dict[int, int] = {}  # their first results' numbers, by their ids
         products = [node for node in program.nodes if is_product(node)]
         self.products = {node.number for node in products}
@@ -142,7 +144,19 @@ class Cuts:
         found = frozenset[int]().union(*map(self.seen, expr.operands(node)))
         return found if is_still(node) or not found else found | {MOVED}
 
+    def _place(self, node: Node) -> Needs:
+        """Note and return at which places a node has elements of a product."""
+        every = [e for e in expr.operands(node) if e.number not in self.reasons]
+        found = frozenset[int]().union(*[self._at.get(e.number, ()) for e in every])
+        if is_walk(node):
+            found = frozenset({node.number} & self.products)
+        elif found and not is_still(node):
+            found = frozenset({node.number})
+        self._at[node.number] = found
+        return found
+
     def _visit(self, node: Node) -> None:
+        self._place(node)
         if isinstance(node, expr.Result):
             self._loop(node)
             return
@@ -159,12 +173,12 @@ class Cuts:
             computed = [] if source(taken) is not None else [taken]
             self._store(computed, node, "elements of it are gathered")
         read = self._read(node)
-        if (
-            isinstance(node, expr.Apply)
-            and node.number not in self._multiplied
-            and not self.joint(read)
-        ):
-            self._part(node)
+        if isinstance(node, expr.Apply) and node.number not in self._multiplied:
+            if not self.joint(read):
+                self._part(node)
+            if len(self._place(node)) > 1:  # each would be a product of its own
+                products = [self.nodes[n] for n in self.products & self._read(node)]
+                self._store(products, node, f"{node.op} reads several places of it")
             read = self._read(node)
         self._needs[node.number] = read
 
@@ -278,6 +292,7 @@ class Cuts:
                 continue  # it reads memory alone
             own = {node.number} if is_walk(node) else frozenset()
             self._needs[node.number] = self._read(node) | own
+            self._place(node)
 
     def _smallest(self, root: Node, *, whole: bool) -> list[Node]:
         """Return the values to store that let a node be read without reductions.
