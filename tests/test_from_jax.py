@@ -523,6 +523,8 @@ def test_kernels_call_functions_of_jax():
     inner = step.function({"w": w}, x)["y"]
     close(twice(w, x), 2 * step.function({"w": w}, inner)["y"])
     close(kernel(grad(total))(w, x), jax.grad(total.function)(w, x))
+    stopped = from_jax(lambda x: jnp.sum(x * jax.lax.stop_gradient(x)))
+    close(kernel(grad(stopped))(x), x)
     assert kernel(total)(w.astype(float), x).dtype == "float32"
     rng = kernel(lambda key, x: from_jax(lambda k: random.normal(k, (4,)))(key) + x)
     key = random.PRNGKey(3)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch_graphs
 
-from steelyard_kernels import KernelFunction, Unsupported, dtypes
+from steelyard_kernels import KernelFunction, Unsupported, dtypes, kernel
+from steelyard_kernels import array as xp
+from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.expression.simplify import simplify
 from steelyard_kernels.from_torch.graph import Call, Graph, GraphInput, Ref, TensorType
 from steelyard_kernels.from_torch.interpret import (
@@ -18,6 +20,7 @@ from steelyard_kernels.from_torch.interpret import (
     parameters,
     specs,
 )
+from steelyard_kernels.grad import grad
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.schedule.attention import Attention, attention_of
 
@@ -119,6 +122,20 @@ def test_a_call_of_which_nothing_is_used_is_left_out():
     graph = Graph("Model", (*graph.inputs, weight), graph.calls, (Ref("call1"),)).live()
     assert [call.operation for call in graph.calls] == ["aten.abs.default"]
     assert parameters(graph) == ("x",)
+
+
+def test_detached_values_are_constants_to_gradients():
+    """Without one they are the values themselves: nothing is left of it."""
+    graph = calls("aten.detach.default")
+    detached = KernelFunction(function_of(graph))
+
+    def loss(x):
+        return xp.sum(x * detached(x))
+
+    x = np.float32([[1, -2, 0.5], [3, 0, -0.0]])
+    np.testing.assert_array_equal(kernel(grad(loss))(x), x)
+    (whole,) = simplify(detached.program(*specs(graph))).outputs
+    assert isinstance(whole.value, Input)
 
 
 def test_weights_keep_their_names():

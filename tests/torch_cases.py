@@ -125,7 +125,7 @@ def reshaped(x):
         x.view(6, 4), x.reshape(-1), x.flatten(1), x.permute(2, 0, 1), x.transpose(0, 2),
         x.unsqueeze(1), x[:, :1].squeeze(1), x.expand(5, 2, 3, 4), x.repeat(2, 1, 3),
         x.flip(0, 2), x.roll(1, 1), x.repeat_interleave(2, 1), x[0, :, 1:].diagonal(1),
-        x.detach(), x[None, ..., None],
+        x.detach(), torch.ops.aten.alias(x), x[None, ..., None],
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ by the same integer in every iteration is a product of the index,
 so that what depends on it, a counter's random numbers, waits for no iteration before.
 A carry that neither a result nor another carry needs goes, and so does what is stacked
 for nobody. Integers wrap alike both ways. A row at a computed index is, where there are
-no loops, elements taken there as any others.
+no loops, elements taken there as any others. Bits of a float, read as that, are it.
 A rounding that changes values stays, as the one between `bias_layernorm`'s two biases.
 NaN and -0.0 pass through all of it as they were.
 
@@ -70,7 +70,7 @@ _MOVES: Final = (
 
 def simplify(program: Program) -> Program:
     """Return the program without redundant casts and carries; itself if it has none."""
-    program = _without_rows(lean(program))
+    program = _without_bits(_without_rows(lean(program)))
     casts = [node for node in everywhere(program.nodes) if isinstance(node, expr.Cast)]
     behind = [node for node in casts if isinstance(_below(node), expr.Cast)]
     if not behind:
@@ -93,6 +93,24 @@ def _without_rows(program: Program) -> Program:
         return gathered_row(graph, *[made[arg.number] for arg in expr.operands(node)])
 
     return rewritten(program, rule)
+
+
+def _without_bits(program: Program) -> Program:
+    """Return a program without bits read as what they are of: stopped gradients."""
+    whole = {  # what nodes are, by number
+        node.number: node.args[0].args[0]
+        for node in everywhere(program.nodes)
+        if isinstance(node, expr.Apply)
+        and node.op == "bitcast"
+        and isinstance(node.args[0], expr.Apply)
+        and node.args[0].op == "bitcast"
+        and node.args[0].args[0].dtype is node.dtype
+    }
+
+    def rule(_: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
+        return made[whole[node.number].number] if node.number in whole else None
+
+    return rewritten(program, rule) if whole else program
 
 
 def _below(node: Node) -> Node:

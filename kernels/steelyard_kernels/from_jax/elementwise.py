@@ -14,6 +14,7 @@ from steelyard_kernels.array import Array
 from steelyard_kernels.array.value import apply
 from steelyard_kernels.from_jax.equation import Equation, Rule, calling
 from steelyard_kernels.from_jax.values import Stack, Value, array, element, words
+from steelyard_kernels.grad import stop_gradient
 from steelyard_kernels.ops import OPERATIONS
 
 
@@ -237,5 +238,5 @@ RULES: Final[dict[str, Rule]] = {
     "select_n": select_n,
     "shift_right_arithmetic": _shifted_signed,
     "square": calling(xp.square),
-    "stop_gradient": lambda equation: equation.values[0],
+    "stop_gradient": lambda equation: stop_gradient(*equation.arrays()),
 }

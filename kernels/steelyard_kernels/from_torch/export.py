@@ -21,7 +21,13 @@ from steelyard_kernels.from_torch.graph import (
     at,
 )
 
-WHOLE: Final = ("scaled_dot_product_attention", "linear", "matmul", "layer_norm")
+WHOLE: Final = (
+    "detach",
+    "layer_norm",
+    "linear",
+    "matmul",
+    "scaled_dot_product_attention",
+)
 """Operations of ATen's that are translated as they are, and not taken apart."""
 
 APART: Final = (

@@ -8,6 +8,7 @@ from typing import Any, Final
 from steelyard_kernels import array as xp
 from steelyard_kernels.array import Array
 from steelyard_kernels.from_torch.call import Row, Site, converted
+from steelyard_kernels.grad import stop_gradient
 
 
 def _reshaped(site: Site, x: Array, *_: Any) -> Array:
@@ -213,6 +214,7 @@ ROWS: Final[dict[str, Row]] = {
     "cummin": _so_far(xp.cumulative_min),
     "constant_pad_nd": _padded,
     "copy": _full,
+    "detach": lambda _, x: stop_gradient(x),
     "diagonal_scatter": _on_diagonal,
     "diagonal": lambda _, x, offset=0, *axes: xp.diagonal(
         xp.moveaxis(x, axes or (0, 1), (-2, -1)), offset=offset
