@@ -22,6 +22,7 @@ from steelyard_kernels.grad import grad, value_and_grad, vjp
 from steelyard_kernels.library import bert, mlp
 from steelyard_kernels.nest.places import nest_of
 from steelyard_kernels.plan import partition, repeats
+from steelyard_kernels.plan.cuts import PADDED
 from steelyard_kernels.plan.products import widened
 from steelyard_kernels.reference import evaluate
 from steelyard_kernels.schedule import strategies
@@ -662,6 +663,27 @@ def test_a_product_that_is_read_at_several_places_is_multiplied_once(function):
         gated: y[:, :half] * y[:, half:] + s[:half],
     }[function]
     np.testing.assert_allclose(made(x, w, s), want, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_steps_of_which_a_stack_is_made_are_computed_once(axis):
+    """One kernel would compute all steps at each place; of few it is quicker."""
+
+    def steps(x, w):
+        state, found = xp.zeros_like(x[:, 0]), []
+        for place in range(x.shape[1]):
+            state = xp.exp(-xp.abs(state * w)) + x[:, place]
+            found.append(state)
+        return xp.stack(found, axis=axis)
+
+    assert plan_of(kernel(steps), ((4, 3, 64), "float32"), ((64,), "float32")) is None
+    x, w = np.random.default_rng(3).random((4, 20, 64), np.float32), np.ones(64, "f")
+    made = kernel(steps)
+    assert any(PADDED in buffer.reason for buffer in plan_of(made, x, w).buffers)
+    state = np.zeros((4, 64))
+    for place in range(20):
+        state = np.exp(-np.abs(state)) + x[:, place]
+        np.testing.assert_allclose(made(x, w).take(place, axis), state, rtol=1e-5)
 
 
 def test_many_small_values_are_launches():

@@ -4,7 +4,8 @@ Nodes are visited in evaluation order. Of each it is known which reductions, of 
 that no memory holds, a kernel would have to compute for it. What cannot be computed in
 one kernel is cut: a value between is stored, the last one of a product's epilogue, or
 else the smallest. Elementwise values are computed again by each kernel that reads them,
-but for factors of tensor cores, which multiply what lies in memory alone. A loop is a
+but for factors of tensor cores, which multiply what lies in memory alone, products that
+are read at several places, and long computations that padding would repeat. A loop is a
 launch of its own, which reads memory and what is small enough for registers, or its body
 is launches, which read memory alone.
 """
@@ -30,6 +31,10 @@ from steelyard_kernels.schedule.lines import kinds_of
 LANES: Final = 8
 MOST_BEFORE: Final = 2000
 """Statements, of so many lanes, before a loop in registers: so many build in half a second."""
+AGAIN: Final = 32
+"""Operations behind an element that take longer than to write and to read it."""
+MOST_AGAIN: Final = 1 << 16  # that padding repeats: about a launch of two cores
+PADDED: Final = "padding would compute it everywhere"
 MOVED: Final = -1  # beside reductions: their values are read at other places
 NOTHING: Final[Mapping[int, str]] = MappingProxyType({})
 Needs: TypeAlias = frozenset[int]
@@ -168,6 +173,8 @@ class Cuts:
         elif self.gpu and isinstance(node, expr.View):
             lines = self._lines_of(node)
             self._store(lines, node, "one element of each line is read")
+        elif isinstance(node, expr.View):
+            self._store(self._again(node), node, PADDED)
         elif isinstance(node, expr.Gather | expr.Merge):
             taken = uncopied(node.arg)
             computed = [] if source(taken) is not None else [taken]
@@ -181,6 +188,22 @@ class Cuts:
                 self._store(products, node, f"{node.op} reads several places of it")
             read = self._read(node)
         self._needs[node.number] = read
+
+    def _again(self, node: expr.View) -> list[Node]:
+        """Return what a padded view, as a stack has of its parts, had better read."""
+        arg, more = node.arg, prod(node.shape) - prod(node.arg.shape)
+        while spreads(arg):
+            (arg,) = expr.operands(arg)[:1]
+        if more <= 0 or not isinstance(arg, expr.Apply) or not node.guards:
+            return []
+        known = {n for n, reason in self.reasons.items() if reason != PADDED}
+        roots: list[Node] = [arg]
+        behind = closure(
+            roots,
+            lambda n: () if n.number in known or is_walk(n) else expr.operands(n),
+        )
+        times = sum(isinstance(each, expr.Apply) for each in behind)
+        return [arg] if times >= AGAIN and times * more > MOST_AGAIN else []
 
     def _lines_of(self, node: expr.View) -> list[Node]:
         """Return the lines of which a view has one element, which no thread keeps."""

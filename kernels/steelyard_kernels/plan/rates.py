@@ -19,7 +19,15 @@ from typing import Final
 from steelyard_kernels import cost
 from steelyard_kernels.dtypes import float32
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.expression.expr import Along, Loop, Node, Program, Result, loops
+from steelyard_kernels.expression.expr import (
+    Along,
+    Apply,
+    Loop,
+    Node,
+    Program,
+    Result,
+    loops,
+)
 from steelyard_kernels.expression.rows import in_memory
 from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.nest.axes import Nest, one_space
@@ -92,7 +100,23 @@ def predicted(program: Program, device: Machine | Gpu) -> float:
     if not is_tiled(program, device):
         rate = others * (_busy(nest, device) if nest else 1.0)
         operations += 2 * _walked(nest) * program.copies if nest else 0
-    return launch + max(cost.bytes_moved(program) / memory, operations / rate)
+    again = _again(nest) * program.copies / others if nest else 0.0
+    return launch + max(cost.bytes_moved(program) / memory, operations / rate + again)
+
+
+def _again(nest: Nest) -> int:
+    """Return the operations by which nodes are computed more often than once an element.
+
+    A value is computed in the loops up to the last axis that it varies with.
+    """
+    counts = dict[int, int]()
+    for value in nest.values:
+        if isinstance(node := value.node, Apply):
+            last = max(value.axes, default=-1) + 1
+            times = prod(nest.extents[:last]) if last <= nest.space else 0
+            own = counts.setdefault(node.number, -prod(node.shape))
+            counts[node.number] = own + times
+    return sum([max(each, 0) for each in counts.values()])
 
 
 def _nest(program: Program) -> Nest | None:
