@@ -5,13 +5,15 @@ So are casts from and to float8, which no emitter spells.
 
 from __future__ import annotations
 
-from functools import reduce
+from collections.abc import Callable
+from functools import partial, reduce
 
 from steelyard_kernels.dtypes import HALVES, STORED, float32
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.functions import exp_log, float8
-from steelyard_kernels.ir.loops import Let, Statement
+from steelyard_kernels.ir.loops import Let, Operand, Statement
 from steelyard_kernels.ops import OPERATIONS
+from steelyard_kernels.ops.row import Op
 
 
 def decomposed(node: Let, target: str, scope: str) -> list[Statement] | None:
@@ -20,32 +22,43 @@ def decomposed(node: Let, target: str, scope: str) -> list[Statement] | None:
     Their names begin with `scope`; the last has the operation's own. Halves are computed
     in float32. `target` is "llvm" or "cuda": whose text is asked for.
     """
-    row, b = OPERATIONS.get(node.op), Builder(scope=scope)
-    combine = OPERATIONS.get(node.op.removeprefix("reduce_"))  # of lanes, by what
-    if row is not None and row.decompose is not None:
-        dtype = node.args[0].type.dtype
-        if row.text(target, dtype) is not None:
+    op, row = node.op, OPERATIONS.get(node.op)
+    make: Callable[..., Operand]
+    if row is not None:
+        made = row.decompose and row.text(target, node.args[0].type.dtype) is None
+        if not made:
             return None
-        narrow = dtype in HALVES
-        args = [b.cast(arg, float32) for arg in node.args] if narrow else node.args
-        value = row.decompose(b, *args)
-        if narrow and value.type.dtype is float32:
-            value = b.cast(value, dtype)
-    elif row is None and combine is not None and combine.decompose is not None:
-        (vector,) = node.args
-        places = range(vector.type.lanes)
-        lanes = [b.let("extract", vector, b.number(k)) for k in places]
-        value = reduce(lambda x, y: b.let(combine.name, x, y), lanes)
-    elif node.op == "scaled":
-        value = exp_log.scaled(b, *node.args)
-    elif node.op == "cast" and _is_stored(node):
-        value = float8.cast(b, node.args[0], node.var.type.dtype)
+        make = partial(_of_row, row)
+    elif op.startswith("reduce_") and OPERATIONS[op[7:]].decompose is not None:
+        make = partial(_of_lanes, op[7:])
+    elif op == "scaled":
+        make = exp_log.scaled
+    elif op == "cast" and _is_stored(node):
+        make = partial(float8.cast, target=node.var.type.dtype)
     else:
         return None
+    b = Builder(scope=scope)
+    value = make(b, *node.args)
     last = b.body.pop()
     assert isinstance(last, Let)
     assert last.var is value
     return [*b.body, Let(node.var, last.op, last.args)]
+
+
+def _of_row(row: Op, b: Builder, *given: Operand) -> Operand:
+    dtype = given[0].type.dtype
+    decompose: Callable[..., Operand] | None = row.decompose
+    assert decompose is not None
+    if dtype not in HALVES:
+        return decompose(b, *given)
+    value = decompose(b, *[b.cast(arg, float32) for arg in given])
+    return b.cast(value, dtype) if value.type.dtype is float32 else value
+
+
+def _of_lanes(combine: str, b: Builder, vector: Operand) -> Operand:
+    places = range(vector.type.lanes)
+    lanes = [b.let("extract", vector, b.number(k)) for k in places]
+    return reduce(lambda x, y: b.let(combine, x, y), lanes)
 
 
 def _is_stored(node: Let) -> bool:

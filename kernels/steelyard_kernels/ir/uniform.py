@@ -20,6 +20,8 @@ PRIVATE = frozenset({"register", "stack"})
 
 def divergent_barriers(kernel: Kernel) -> tuple[ir.Effect | ir.Let, ...]:
     """Return the barriers that not every thread of a block is sure to reach."""
+    if next(_barriers(kernel.body, _Every(), diverged=False), None) is None:
+        return ()  # none behind a condition, as in most kernels
     varying: set[str] = set()
     size = -1
     while len(varying) != size:  # what a loop carries may vary from its second turn on
@@ -28,8 +30,18 @@ def divergent_barriers(kernel: Kernel) -> tuple[ir.Effect | ir.Let, ...]:
     return tuple(_barriers(kernel.body, varying, diverged=False))
 
 
+class _Every(set[str]):
+    """All names."""
+
+    def __contains__(self, _name: object) -> bool:
+        return True
+
+
 def _varies(varying: set[str], *operands: Operand | None) -> bool:
-    return any(isinstance(x, Var) and x.name in varying for x in operands)
+    for each in operands:  # noqa: SIM110 - of some thousands a generator is most
+        if type(each) is Var and each.name in varying:
+            return True
+    return False
 
 
 def _mark(body: Sequence[ir.Statement], varying: set[str]) -> None:
