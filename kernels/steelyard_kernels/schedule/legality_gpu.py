@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import gcd
 from typing import Final
 
@@ -135,18 +136,28 @@ def _unaligned(nest: Nest, cut: Cut, *, aligned: bool) -> str:
             f"needs arrays that start at multiples of {VECTOR_BYTES} bytes, and one "
             "does not; align it, choose 1 element a vector"
         )
-    read = [v.offset for v in nest.values if isinstance(v.source, Along | Input)]
-    for offset in (*read, *[output.offset for output in nest.outputs]):
-        if offset.step(axis) != 1:
-            continue
-        alone = {axis, *[k for k, extent in enumerate(nest.extents) if extent == 1]}
-        others = [step for term, step in offset.terms if term not in alone]
-        if any(step % lanes for step in (*others, offset.constant)):
+    for rows, begin in _begins(nest, axis):
+        if rows % lanes or begin % lanes:
             return (
-                f"has vectors of {lanes} elements in rows of {gcd(*others)}; "
+                f"has vectors of {lanes} elements in rows of {rows}; "
                 "choose a divisor of the row"
             )
     return ""
+
+
+@lru_cache(maxsize=2)  # many schedules are checked
+def _begins(nest: Nest, axis: int) -> list[tuple[int, int]]:
+    """Return, of arrays in order along an axis, what its walks begin at multiples of.
+
+    And how far behind; 0 for those that begin once.
+    """
+    read = [v.offset for v in nest.values if isinstance(v.source, Along | Input)]
+    alone = {axis, *[k for k, extent in enumerate(nest.extents) if extent == 1]}
+    return [
+        (gcd(*[s for term, s in offset.terms if term not in alone]), offset.constant)
+        for offset in (*read, *[output.offset for output in nest.outputs])
+        if offset.step(axis) == 1
+    ]
 
 
 def _handed(nest: Nest, schedule: Schedule) -> str:

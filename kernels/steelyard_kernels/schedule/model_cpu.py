@@ -16,10 +16,11 @@ from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.schedule import model as terms
 from steelyard_kernels.schedule.lines import line_ns
 from steelyard_kernels.schedule.model import Machine, Prediction
-from steelyard_kernels.schedule.schedule import LAST, Place, Schedule
+from steelyard_kernels.schedule.schedule import LAST, Cut, Place, Schedule
 from steelyard_kernels.schedule.transposition import Transposed, blocks, transposed_of
 
 Model: TypeAlias = Callable[[Schedule], Prediction]
+Hints: TypeAlias = tuple[Place | None, Place | None, bool]  # keep, hoist, one pass
 
 # How many bytes a segment of a row costs more where rows are walked down by segments: sums
 # of 4096 columns of 4096 float32 took 17.4, 13.5 and 10.8 ms by 128, 256 and 512 bytes.
@@ -46,19 +47,15 @@ def model(nest: Nest, machine: Machine) -> Model:
     reduced = any(value.over for value in nest.values)
     turned, sorting = transposed_of(nest), line_ns(nest)
 
-    def predict(schedule: Schedule) -> Prediction:
-        first, threads = schedule.cuts[0], schedule.threads
+    @terms.latest
+    def shaped(cuts: tuple[Cut, ...], threads: int) -> tuple[float, float, int]:
         lanes = unroll = 1
-        for cut in schedule.cuts:
+        for cut in cuts:
             for factor, place in cut.factors:
                 if place is Place.VECTOR:
                     lanes = max(lanes, factor)
                 elif place is Place.REGISTER:
                     unroll = max(unroll, factor)
-        key = threads, schedule.streaming
-        if key not in memory:
-            memory[key] = terms.memory_term(moved, schedule, machine)
-        moving = memory[key] * _longer(nest, schedule, turned, reduced=reduced)
         vectors = again * elements / full / (1 if threads else machine.threads)
         live = statements * unroll * (lanes / full) / 2
         spills = max(0.0, live - REGISTERS) * terms.OPERATION_NS / 8
@@ -66,7 +63,17 @@ def model(nest: Nest, machine: Machine) -> Model:
         computing += vectors * full / (lanes * unroll) * terms.ITERATION_NS
         computing += sorting / (1 if threads else machine.threads)
         bodies = unroll + (unroll > 1) + 1
-        chunks = max(1, -(-prod(nest.extents[: len(first.axes)]) // first.size))
+        building = bodies * statements * lanes / full * terms.BUILD_NS
+        extent = prod(nest.extents[: len(cuts[0].axes)])
+        return computing, building, max(1, -(-extent // cuts[0].size))
+
+    def predict(schedule: Schedule) -> Prediction:
+        threads = schedule.threads
+        computing, building, chunks = shaped(schedule.cuts, threads)
+        key = threads, schedule.streaming
+        if key not in memory:
+            memory[key] = terms.memory_term(moved, schedule, machine)
+        moving = memory[key] * _longer(nest, schedule, turned, reduced=reduced)
         if schedule.keep is Place.REGISTER:
             chunks = blocks(nest, schedule)
         # No iteration waits for another: all overlaps, but where segments end.
@@ -76,7 +83,7 @@ def model(nest: Nest, machine: Machine) -> Model:
         return Prediction(
             (
                 ("memory or arithmetic", longer),
-                ("build share", bodies * statements * lanes / full * terms.BUILD_NS),
+                ("build share", building),
                 *terms.sharing_terms(schedule, machine, chunks, longer),
             )
         )
@@ -90,6 +97,9 @@ def _longer(
     """Return how many times longer than whole rows, one after another, memory takes."""
     if not nest.space:
         return 1.0
+    ahead = 1 + terms.AHEAD_COST if schedule.prefetch else 1.0
+    if turned is None and not reduced:
+        return ahead
     (cut,) = [cut for cut in schedule.cuts if NAMES[nest.space - 1] in cut.axes]
     beside = prod([n for n, place in cut.factors if place not in LAST])
     if turned is not None:
@@ -97,12 +107,11 @@ def _longer(
             many = SQUARE_LOSS if beside > SQUARE_ROWS else 0.0
             return 1 + SQUARE_BYTES / (beside * turned.element) + many
         return terms.LINE / turned.element
-    longer = 1 + terms.AHEAD_COST if schedule.prefetch else 1.0
-    if reduced and cut.at(Place.VECTOR) > 1:
+    if cut.at(Place.VECTOR) > 1:
         read = [v for v in nest.values if isinstance(v.source, Input)]
         own = [v.node.dtype.bytes for v in read if nest.space - 1 in v.axes]
-        longer *= 1 + SEGMENT_BYTES / (max(own, default=4) * beside)
-    return longer
+        ahead *= 1 + SEGMENT_BYTES / (max(own, default=4) * beside)
+    return ahead
 
 
 def work(nest: Nest) -> float:
@@ -211,36 +220,38 @@ class Rows:
         self.whole = all(
             nest.extents[last] * node.dtype.bytes % terms.LINE == 0 for node in stored
         )
-        self._work: dict[tuple[Place | None, Place | None, bool], Work] = {}
+        self._work: dict[Hints, Work] = {}
+        self._shaped = terms.latest(self._shape)
 
     def predict(self, schedule: Schedule) -> Prediction:
         """Return what one launch costs."""
         hints = schedule.keep, schedule.hoist, schedule.one_pass
-        each = self._work.get(hints)
-        if each is None:
-            each = self._work[hints] = row_work(self.nest, schedule)
-        first, inner = schedule.cuts
-        block, unroll = first.at(Place.REGISTER), inner.at(Place.REGISTER)
+        if hints not in self._work:
+            self._work[hints] = row_work(self.nest, schedule)
         walked = self.rows / (self.machine.threads if schedule.threads == 0 else 1)
-        computing = self._computing(schedule, each, walked)
-        shared = self._walking(schedule, computing)
-        bodies = (block + (self.rows % block > 0)) * (unroll + (unroll > 1) + 1)
-        chunks = max(1, -(-self.rows // first.size))
+        shaped = self._shaped(schedule.cuts, (hints, walked))
+        block, computing, reducing, building, chunks = shaped
+        shared = self._walking(schedule, block, computing)
         torn = 0.0 if self.whole or not schedule.streaming else walked * TORN_NS
-        building = bodies * (each.elements + each.columns) * terms.BUILD_NS
         return Prediction(
             (
                 ("memory and arithmetic", shared),
-                ("reductions", walked * each.groups * ACROSS_NS / block),
+                ("reductions", reducing),
                 ("torn lines", torn),
                 ("build share", building),
                 *terms.sharing_terms(schedule, self.machine, chunks, shared),
             )
         )
 
-    def _computing(self, schedule: Schedule, each: Work, walked: float) -> float:
-        """Return the nanoseconds of arithmetic of all walks."""
-        first, inner = schedule.cuts
+    def _shape(
+        self, cuts: tuple[Cut, ...], hints: tuple[Hints, float]
+    ) -> tuple[int, float, float, float, int]:
+        """Return the rows at a time, what all walks take without memory, and the chunks.
+
+        Their arithmetic, their reductions and their building, in nanoseconds.
+        """
+        (first, inner), (named, walked) = cuts, hints
+        each = self._work[named]
         block, unroll = first.at(Place.REGISTER), inner.at(Place.REGISTER)
         extent = self.nest.extents[-1]
         across = max(1.0, extent / inner.at(Place.VECTOR))
@@ -253,11 +264,15 @@ class Rows:
         # A chain of additions takes longer than arithmetic unless others run beside it;
         # the loop itself hides behind the body of a block.
         chains = walked * each.reductions * CHAIN_NS / (block * unroll)
-        return across * max(operations * ROW_OPERATION_NS, chains)
+        computing = across * max(operations * ROW_OPERATION_NS, chains)
+        reducing = walked * each.groups * ACROSS_NS / block
+        bodies = (block + (self.rows % block > 0)) * (unroll + (unroll > 1) + 1)
+        building = bodies * (each.elements + each.columns) * terms.BUILD_NS
+        return block, computing, reducing, building, max(1, -(-self.rows // first.size))
 
-    def _walking(self, schedule: Schedule, computing: float) -> float:
+    def _walking(self, schedule: Schedule, block: int, computing: float) -> float:
         """Return the nanoseconds of memory traffic and arithmetic of all walks."""
-        moved, block = self.moved, schedule.cuts[0].at(Place.REGISTER)
+        moved = self.moved
         row_bytes = moved.moved / max(1, self.rows) / 2  # read and written
         stall = terms.ROW_STALL / block
         if row_bytes < terms.PAGE_BYTES:

@@ -8,6 +8,7 @@ flight let it be (Little's law).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from math import ceil, hypot, prod
 from typing import TYPE_CHECKING, Final
 
@@ -89,6 +90,7 @@ class Facts:
     tiled: int = 0
 
     @classmethod
+    @lru_cache(maxsize=2)  # to propose schedules, then to rank them
     def of(cls, nest: Nest) -> Facts:
         """Count what a nest moves and computes for each element."""
         last = len(nest.extents) - 1
@@ -130,10 +132,7 @@ def _unused(value: Value, last: int) -> int:
 
 def estimate_registers(nest: Nest, schedule: Schedule) -> int:
     """Return about how many registers a thread will use."""
-    return _registers(Facts.of(nest), schedule)
-
-
-def _registers(known: Facts, schedule: Schedule) -> int:
+    known = Facts.of(nest)
     lanes, threads = schedule.cuts[-1].at(Place.VECTOR), schedule.threads
     size = prod([cut.size for cut in schedule.cuts])
     held = known.registers(lanes, size // (lanes * threads))
@@ -143,15 +142,24 @@ def _registers(known: Facts, schedule: Schedule) -> int:
 def model(nest: Nest, gpu: Gpu) -> Model:
     """Return what predicts one launch of a nest under a schedule."""
     known = Facts.of(nest)
+    held = cache(known.registers)  # schedules differ in their threads
 
     def predict(schedule: Schedule) -> Prediction:
-        lanes, threads = schedule.cuts[-1].at(Place.VECTOR), schedule.threads
-        size = prod([cut.size for cut in schedule.cuts])
+        lanes = threads = size = 1
+        for cut in schedule.cuts:
+            lanes = 1  # the last one's
+            for factor, place in cut.factors:
+                size *= factor
+                if place is Place.THREAD:
+                    threads *= factor
+                elif place is Place.VECTOR:
+                    lanes = factor
         unroll = size // (lanes * threads)
         tiled = known.tiled if schedule.keep is Place.SHARED else 0
         blocks = tile_blocks(nest, schedule) if tiled else -(-known.elements // size)
         shared = shared_bytes(nest, schedule)
-        resident = gpu.blocks_resident(threads, _registers(known, schedule), shared)
+        most = schedule.registers or most_registers(threads)
+        resident = gpu.blocks_resident(threads, min(held(lanes, unroll), most), shared)
         at_once = min(blocks, resident * gpu.multiprocessors)
         waves = blocks / (resident * gpu.multiprocessors)
         turns = max(1.0, known.elements / (at_once * size))

@@ -8,8 +8,8 @@ which is the latency of its loads, its reductions and its instructions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, hypot, prod
 from typing import Final
 
@@ -26,14 +26,14 @@ from steelyard_kernels.schedule.gpu import (
     RAMP_NS,
     REGISTER_UNIT,
     SLOW_INSTRUCTIONS,
-    WARP,
     Gpu,
     most_registers,
 )
 from steelyard_kernels.schedule.lines import block_ns
-from steelyard_kernels.schedule.model import Prediction
+from steelyard_kernels.schedule.model import Prediction, latest
 from steelyard_kernels.schedule.order import residue
-from steelyard_kernels.schedule.schedule import Cut, Place, Schedule
+from steelyard_kernels.schedule.schedule import Schedule
+from steelyard_kernels.schedule.taken import Taken, taken_of
 from steelyard_kernels.schedule.transposition import SECTOR_BYTES
 
 # Fitted to 402 measured schedules of LayerNorm with two biases and softmax on an H200,
@@ -199,11 +199,6 @@ def allowance(need: int, threads: int) -> int:
     return min(most, most_registers(threads))
 
 
-def _stays(schedule: Schedule) -> bool:
-    """Say whether clusters take one row after another."""
-    return schedule.blocks > 0 and schedule.cluster > 1
-
-
 class Team:
     """What predictions need of a nest whose threads walk reduced axes together."""
 
@@ -220,20 +215,12 @@ class Team:
         self.widest = max([node.dtype.bytes for node, _ in every])
         axes = range(len(nest.extents))
         self.near = {NAMES[axis]: nearness(nest, axis) for axis in axes}
-        self._extents: dict[str, int] = {}
-        self._inner = walks_behind(nest)
+        inner = walks_behind(nest)
         self.walked = prod(nest.extents[: nest.outer]) * sum(
-            [prod([nest.extents[k] for k in walk]) for walk in self._inner]
+            [prod([nest.extents[k] for k in walk]) for walk in inner]
         )
+        self._taken = latest(partial(taken_of, nest, inner, self.near))
         self._residues: dict[int, int | None] = {}
-
-    def extent(self, cut: Cut) -> int:
-        """Return the indices of a loop."""
-        found = self._extents.get(cut.axes)
-        if found is None:
-            found = prod([self.nest.extents[NAMES.index(axis)] for axis in cut.axes])
-            self._extents[cut.axes] = found
-        return found
 
     def residue(self, lanes: int) -> int | None:
         """Return the elements from one row to the next, modulo so many lanes."""
@@ -241,21 +228,18 @@ class Team:
             self._residues[lanes] = residue(self.nest, lanes)
         return self._residues[lanes]
 
-    def is_held(self, schedule: Schedule) -> bool:
-        """Say whether one turn has all of what threads walk."""
-        walked = [cut for cut in schedule.cuts[1:] if cut.at(Place.THREAD) > 1]
-        return bool(walked) and all(cut.size >= self.extent(cut) for cut in walked)
+    def taken(self, schedule: Schedule) -> Taken:
+        """Return what a schedule's cuts take."""
+        return self._taken(schedule.cuts, None)
 
     def registers(self, schedule: Schedule) -> int:
         """Return about how many registers a thread needs."""
-        size = prod([each.at(Place.VECTOR) for each in schedule.cuts])
-        size *= prod([each.at(Place.REGISTER) for each in schedule.cuts])
-        does = self.work[True]
+        taken, does = self.taken(schedule), self.work[True]
         if schedule.blocks:
-            return round(RESIDENT_BASE + (does.held + does.staged) * size)
-        if self.is_held(schedule):
-            return round(BASE + HELD * does.held * size)
-        return round(BASE + RELOADED * size)
+            return round(RESIDENT_BASE + (does.held + does.staged) * taken.size)
+        if taken.held:
+            return round(BASE + HELD * does.held * taken.size)
+        return round(BASE + RELOADED * taken.size)
 
     def least_registers(self, schedule: Schedule) -> int:
         """Return with how few registers a thread holds all it has; 0: not all is held.
@@ -264,11 +248,10 @@ class Team:
         cross-entropy; 8 to 64 elements of a thread) none needs more. With these a softmax of
         1000 halves took 0.86 of the time on an H200, a logsumexp of 4096 0.95.
         """
-        if schedule.blocks or not self.is_held(schedule):
+        taken, does = self.taken(schedule), self.work[True]
+        if schedule.blocks or not taken.held:
             return 0
-        lanes = max([each.at(Place.VECTOR) for each in schedule.cuts])
-        size = lanes * prod([each.at(Place.REGISTER) for each in schedule.cuts])
-        does = self.work[True]
+        lanes, size = taken.lanes, taken.size
         held = does.held * size * (WITH_COLUMNS if does.columns else 1.0)
         need = LEAN_BASE + held + does.columns / 4 * lanes
         if self.nest.running:  # what is before each vector, and of how many
@@ -277,22 +260,23 @@ class Team:
 
     def predict(self, gpu: Gpu, schedule: Schedule) -> Prediction:
         """Predict one launch."""
-        does, cut = self.work[self.is_held(schedule)], schedule.cuts[0]
-        blocks = -(-self.extent(cut) // cut.size) * schedule.cluster
+        taken = self.taken(schedule)
+        does, threads = self.work[taken.held], taken.threads
+        blocks = taken.turns * taken.cluster
         active = max(1, min(blocks, gpu.multiprocessors))
-        threads = schedule.threads
         need = schedule.registers or allowance(self.registers(schedule), threads)
         shared = self.shared_bytes(schedule)
         resident = max(1, gpu.blocks_resident(threads, need, shared))
         beside = min(resident, -(-blocks // gpu.multiprocessors))
-        issued, life = self._block(schedule, does)
+        stays = schedule.blocks > 0 and taken.cluster > 1
+        issued, life = self._block(schedule, taken, stays=stays)
         flight = blocks * life / (active * beside)  # if memory only waited
         if schedule.blocks:
             waves = -(-schedule.blocks // (resident * gpu.multiprocessors))
             flight = waves * -(-blocks // schedule.blocks) * life
         arithmetic = blocks * issued / (active * ISSUE_RATE)
         walked = self.walked
-        columns = walked * does.columns / cut.at(Place.REGISTER)
+        columns = walked * does.columns / taken.rows
         near = columns / (active * NEAR_RATE)
         if does.columns * self.nest.extents[-1] > NEAR_BYTES and not shared:
             near = columns / FAR_RATE
@@ -301,9 +285,9 @@ class Team:
         share = self.moved / 2 / max(1, blocks) * beside * active
         missed = min(1.0, share / gpu.l2_bytes) ** 2
         near += walked * does.again * (1 - missed) / gpu.memory_rate / L2_SHARE
-        read = self.moved * self._brought(schedule) + walked * does.again * missed
+        read = self.moved * self._brought(taken) + walked * does.again * missed
         memory = hypot(read / gpu.memory_rate, flight)
-        if _stays(schedule):  # loads never end, on the multiprocessors that have any
+        if stays:  # loads never end, on the multiprocessors that have any
             unused = max(1.0, resident * gpu.multiprocessors / schedule.blocks)
             least, longest = sorted((unused * read / gpu.memory_rate, flight))
             memory = longest + EXPOSED * least
@@ -311,7 +295,7 @@ class Team:
         starts = (schedule.blocks or blocks) / active * START_NS
         hidden = EXPOSED * (memory + arithmetic + near + starts - longest)
         hidden += NEAR_EXPOSED * near
-        text = does.elements * cut.at(Place.REGISTER) + does.shared
+        text = does.elements * taken.rows + does.shared
         return Prediction(
             (
                 ("ramp", RAMP_NS),
@@ -322,69 +306,47 @@ class Team:
             )
         )
 
-    def _block(self, schedule: Schedule, does: Work) -> tuple[float, float]:
+    def _block(
+        self, schedule: Schedule, taken: Taken, *, stays: bool
+    ) -> tuple[float, float]:
         """Return the instructions of a block's threads, and how long it lives."""
-        cut, *inner = schedule.cuts
-        lanes = max([each.at(Place.VECTOR) for each in schedule.cuts])
-        side = cut.at(Place.REGISTER)
-        vectors = self._turns(
-            {each: each.at(Place.VECTOR) * each.beside for each in inner}
-        )
-        walks = self._turns({each: each.size for each in inner})
+        does, lanes, side = self.work[taken.held], taken.lanes, taken.rows
         vector = lanes * (does.elements * side + does.shared)
         columns = does.columns / self.widest
         if not schedule.blocks and self.residue(lanes):
             columns *= lanes  # each element by itself
         vector += ACCESS_INSTRUCTIONS * (does.accesses * side + columns)
         once = PLACE_INSTRUCTIONS + REDUCE_INSTRUCTIONS * does.reductions * side
-        issued = schedule.threads * (vectors * vector + once)
-        warps = -(-prod([each.at(Place.THREAD) for each in inner]) // WARP)
-        stays = _stays(schedule)
+        issued = taken.threads * (taken.vectors * vector + once)
+        warps = taken.warps
         skew = 0.0 if stays else SKEW_NS * warps
         stage = SHUFFLES_NS + (BARRIER_NS + skew if warps > 1 else 0.0)
-        stage += CLUSTER_NS * schedule.cluster * (schedule.cluster > 1)
+        stage += CLUSTER_NS * taken.cluster * (taken.cluster > 1)
         waits = LATENCY_NS
-        if walks > 1:
-            waits += (walks - 1) * (TURN_NS + AGAIN_TURN_NS * (does.again > 0))
+        if taken.walks > 1:
+            waits += (taken.walks - 1) * (TURN_NS + AGAIN_TURN_NS * (does.again > 0))
         walking = stage * does.reductions
-        rate = ISSUE_RATE if stays else schedule.threads * THREAD_RATE
+        rate = ISSUE_RATE if stays else taken.threads * THREAD_RATE
         walking += issued / min(ISSUE_RATE, rate)
         if self.nest.lines:
-            walking += block_ns(self.nest, prod([c.at(Place.THREAD) for c in inner]))
+            walking += block_ns(self.nest, taken.inner)
         if node := self.nest.handed:
-            count = node.shape[node.axis] / (2 * AHEAD * schedule.threads)
+            count = node.shape[node.axis] / (2 * AHEAD * taken.threads)
             walking += HAND_NS * (2 + count)
         if schedule.blocks:  # loads are on their way while the row before is walked
             return issued, max(walking, waits) + AHEAD_NS + MEET_NS * (warps > 1)
         return issued, walking + waits + IDLE_NS
 
-    def _turns(self, sizes: Mapping[Cut, int]) -> int:
-        """Return how many turns walks have of loops that are cut to so many elements."""
-        return sum(
-            [
-                prod(
-                    [
-                        -(-self.extent(cut) // size)
-                        for cut, size in sizes.items()
-                        if NAMES.index(cut.axes[-1]) in walk
-                    ]
-                )
-                for walk in self._inner
-            ]
-        )
-
     def shared_bytes(self, schedule: Schedule) -> int:
         """Return the bytes of shared memory in which a block's threads keep columns."""
         if schedule.hoist is None:
             return 0
-        cut = schedule.cuts[-1]
-        vectors = cut.at(Place.VECTOR) * cut.at(Place.REGISTER)
-        return schedule.threads * vectors * self.column_bytes
+        taken = self.taken(schedule)
+        return taken.threads * taken.along * self.column_bytes
 
-    def _brought(self, schedule: Schedule) -> float:
+    def _brought(self, taken: Taken) -> float:
         """Return how much more memory is brought than used: neighbours share lines."""
-        nearest = min(schedule.cuts, key=lambda cut: self.near[cut.axes[-1]])
-        side = nearest.at(Place.VECTOR) * nearest.at(Place.THREAD) * self.widest
+        side = taken.beside * self.widest
         unused = max(1.0, SECTOR_BYTES / side)
         lines = max(1.0, LINE / max(side, SECTOR_BYTES))
         return unused * float(lines**LINE_POWER)

@@ -90,7 +90,7 @@ class Cut:
     @property
     def stacked(self) -> bool:
         """Whether some of it is on the stack of a CPU's thread."""
-        return any(at is Place.STACK for _, at in self.factors)
+        return Place.STACK in [at for _, at in self.factors]
 
     @property
     def beside(self) -> int:
@@ -195,7 +195,7 @@ class Schedule:
     @property
     def threads(self) -> int:
         """The threads of a GPU's block; on a CPU 1, or 0 for all of the pool."""
-        place = self.cuts[0].place if self.cuts else Place.SERIAL
+        place = self.cuts[0].factors[-1][1] if self.cuts else Place.SERIAL
         if place is Place.GRID:
             return prod([cut.at(Place.THREAD) for cut in self.cuts])
         return 0 if place is Place.CORE else 1

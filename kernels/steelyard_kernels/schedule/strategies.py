@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from math import prod
+from math import inf, prod
 from typing import Final, TypeAlias
 
-from steelyard_kernels.errors import KernelError, Unsupported
+from steelyard_kernels.errors import CompilerBug, KernelError, Unsupported
 from steelyard_kernels.expression import expr
 from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.rows import in_memory
@@ -185,8 +185,16 @@ def best(
 ) -> tuple[Schedule, Prediction]:
     """Return the heuristic's choice with its prediction."""
     likely, predict = _space(program, device, Sought(aligned, likely=True))
-    every = ((schedule, predict(schedule)) for schedule in likely)
-    return min(every, key=lambda row: row[1].total)
+    found: tuple[Schedule, Prediction] | None = None
+    least = inf
+    for schedule in likely:
+        prediction = predict(schedule)
+        total = prediction.total
+        if found is None or total < least:  # of equal ones the first
+            found, least = (schedule, prediction), total
+    if found is None:
+        raise CompilerBug(f"{program.name}: no schedule is likely.")
+    return found
 
 
 def _space(

@@ -99,7 +99,7 @@ def on_gpu(team: Team, gpu: Gpu, sought: Sought) -> Iterator[Schedule]:
         frame.across(gpu) if frame.is_across else frame.along(gpu, likely=likely)
     ):
         schedule = Schedule(cuts)
-        threads, need = schedule.threads, team.registers(schedule)
+        threads, need = team.taken(schedule).threads, team.registers(schedule)
         most = allowance(need, threads)
         needs = f"needs {need} registers a thread, has {most}; choose fewer vectors"
         own = (
@@ -112,7 +112,7 @@ def on_gpu(team: Team, gpu: Gpu, sought: Sought) -> Iterator[Schedule]:
             continue
         if frame.is_behind(schedule) and not are_behind(nest, schedule):
             continue
-        if schedule.cluster > 1 and cluster_problem(nest, schedule):
+        if team.taken(schedule).cluster > 1 and cluster_problem(nest, schedule):
             continue
         limits, resident = [most], gpu.blocks_resident(threads, most)
         lean = team.least_registers(schedule)
@@ -122,7 +122,7 @@ def on_gpu(team: Team, gpu: Gpu, sought: Sought) -> Iterator[Schedule]:
         if LIMIT_SHARE * need <= fewer < need and (resident < 2 or not likely):
             limits.append(fewer)
         for limit in dict.fromkeys(limits):
-            yield replace(schedule, registers=limit)
+            yield Schedule(cuts, registers=limit)
     if not (frame.is_across or nest.lines or nest.running):
         yield from frame.resident(gpu, likely=likely)
 

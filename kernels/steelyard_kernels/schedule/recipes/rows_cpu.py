@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 from math import prod
-from typing import Final, TypeAlias
+from typing import Final
 
 from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.nest.keep import has_rows, planner
 from steelyard_kernels.schedule.legality import kept_problem, streaming_problem
 from steelyard_kernels.schedule.model import Machine
+from steelyard_kernels.schedule.model_cpu import Hints
 from steelyard_kernels.schedule.order import in_order
 from steelyard_kernels.schedule.schedule import Cut, Place, Refuse, Schedule, Sought
 
@@ -26,8 +27,6 @@ MANY: Final = 256  # rows a thread that are shared by the most
 BLOCKS: Final = (4, 2, 1)
 UNROLLS: Final = (1, 2)
 ACCUMULATORS: Final = 16
-
-Hints: TypeAlias = tuple[Place | None, Place | None, bool]  # keep, hoist, one pass
 
 
 def fits(nest: Nest) -> bool:
