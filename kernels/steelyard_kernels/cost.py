@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import prod
 
 from steelyard_kernels.expression import expr
@@ -18,9 +18,13 @@ def bytes_moved(program: Program) -> int:
     A broadcast input counts its own size, not the size it is broadcast to, and one that
     is read at some places alone what is read of it; hidden memory is written and read.
     """
-    every = tuple(everywhere(program.nodes))
+    readers: dict[int, list[Node]] = {}
+    for node in everywhere(program.nodes):
+        for arg in expr.operands(node):
+            if isinstance(arg, expr.Input):
+                readers.setdefault(arg.number, []).append(node)
     read = sum(
-        _elements(node, every) * node.dtype.bytes
+        _elements(node, readers.get(node.number, ())) * node.dtype.bytes
         for node in program.nodes
         if isinstance(node, expr.Input)
     )
@@ -31,10 +35,9 @@ def bytes_moved(program: Program) -> int:
     return (read + written) * program.copies
 
 
-def _elements(node: expr.Input, nodes: Iterable[Node]) -> int:
-    """Return how many elements of an input are read."""
+def _elements(node: expr.Input, readers: Sequence[Node]) -> int:
+    """Return how many elements of an input its readers read."""
     whole = prod(node.shape)
-    readers = [each for each in nodes if node in expr.operands(each)]
     chosen = [
         isinstance(each, expr.View)
         or (isinstance(each, expr.Gather) and each.which is not node)

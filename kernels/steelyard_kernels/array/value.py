@@ -227,9 +227,12 @@ def check_own(graph: Graph, what: str, value: Array) -> None:
         )
 
 
+_NUMPYS: Final = (np.ndarray, np.generic)
+
+
 def _is_numpys(value: object) -> bool:
     """Say whether a value is NumPy's alone: its float64 is a Python number too."""
-    return isinstance(value, np.ndarray | np.generic) and not kind_of(value)
+    return isinstance(value, _NUMPYS) and not kind_of(value)
 
 
 def dot(a: Array | object, b: Array | object) -> Array:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Final, TypeAlias
 
@@ -21,6 +22,10 @@ NAMES: Final = "ijklmnopqrstuvwxyzabcdefghIJKLMNOPQRSTUVWXYZABCDEFGH"
 NOWHERE: Final = Index()
 Place: TypeAlias = tuple[Index, ...]  # of an element, along each dimension
 Source: TypeAlias = expr.Input | expr.Arange | expr.Along  # what elements are loaded of
+# Kinds that are asked for thousands of times, where `A | B` is made anew each time.
+ELEMENTWISE: Final = (expr.Apply, expr.Cast)
+_ARRAYS: Final = (expr.Input, expr.Arange)
+_POINTWISE: Final = (expr.Scalar, expr.Constant, *ELEMENTWISE, expr.Broadcast)
 
 
 def names_of(axes: Iterable[int]) -> str:
@@ -62,7 +67,7 @@ class Stored:
     offset: Index
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # without slots: what is asked again is kept
 class Nest:
     """A program's values, operands before users, over axes of known extents.
 
@@ -78,7 +83,7 @@ class Nest:
     values: tuple[Value, ...]
     outputs: tuple[Stored, ...]
 
-    @property
+    @cached_property
     def axes(self) -> str:
         """The names of all axes."""
         return NAMES[: len(self.extents)]
@@ -99,23 +104,24 @@ class Nest:
             and not (value.guards or value.step)
         ]
 
-    @property
-    def lines(self) -> list[Value]:
+    @cached_property
+    def lines(self) -> tuple[Value, ...]:
         """The lines that are kept for each index of their axes."""
-        return [v for v in self.values if v.over and isinstance(v.node, expr.Along)]
+        every = [v for v in self.values if v.over and isinstance(v.node, expr.Along)]
+        return tuple(every)
 
-    @property
+    @cached_property
     def running(self) -> frozenset[int]:
         """The axes along which totals run."""
         return frozenset([v.runs for v in self.values if v.runs is not None])
 
-    @property
+    @cached_property
     def handed(self) -> expr.Handed | None:
         """What the blocks of a launch hand over, from the first on."""
         every = [v.node for v in self.values if isinstance(v.node, expr.Handed)]
         return every[0] if every else None
 
-    @property
+    @cached_property
     def lined(self) -> frozenset[int]:
         """The axes that lines alone are walked along, before others are opened."""
         lines = frozenset[int]().union(*[v.over for v in self.lines])
@@ -125,25 +131,25 @@ class Nest:
         walked = frozenset(range(self.space)).union(*[v.over for v in others])
         return lines - walked
 
-    @property
+    @cached_property
     def alone(self) -> frozenset[int]:
         """The axes of which one index is taken at a time: a line, or a walk, for each."""
         own = [segmented(value) for value in self.values]
         return self.parted.union(*[v.axes for v in self.lines], *own)
 
-    @property
+    @cached_property
     def parted(self) -> frozenset[int]:
         """The axes of which each walk has a part, as segments say."""
         walks = [v.over for v in self.values if isinstance(v.node, expr.Segments)]
         return frozenset[int]().union(*walks)
 
-    @property
+    @cached_property
     def merged(self) -> frozenset[int]:
         """The axes that lines are merged along, and those of such lines: without vectors."""
         merges = [v for v in self.values if isinstance(v.node, expr.Merge)]
         return frozenset[int]().union(*[v.axes for v in merges])
 
-    @property
+    @cached_property
     def outer(self) -> int:
         """How many axes of the outputs are before those that are reduced for each of them."""
         return min(self.inner, default=self.space)
@@ -172,7 +178,7 @@ def source(node: Node) -> expr.Input | expr.Arange | None:
     """Return the array that a node is, in some shape; None for what is computed."""
     while isinstance(node, expr.Reshape):
         node = node.arg
-    return node if isinstance(node, expr.Input | expr.Arange) else None
+    return node if isinstance(node, _ARRAYS) else None
 
 
 def stored(output: expr.Output) -> Node:
@@ -191,7 +197,8 @@ def space(program: Program) -> expr.Shape | None:
     return full
 
 
-def aligned(program: Program) -> list[expr.Shape]:
+@lru_cache(maxsize=2)  # a build asks three times for this, and for what is below
+def aligned(program: Program) -> tuple[expr.Shape, ...]:
     """Return the shapes of the outputs' values, with an axis of 1 for one that was reduced.
 
     One value a row is aligned with the rows, though its last axis is gone.
@@ -199,13 +206,14 @@ def aligned(program: Program) -> list[expr.Shape]:
     lost: set[int] = set()
     for node in program.nodes:
         squeezed = isinstance(node, expr.Reduce) and node.of_rows and not node.keepdims
-        follows = bool(lost) and isinstance(node, expr.Apply | expr.Cast)
+        follows = bool(lost) and isinstance(node, ELEMENTWISE)
         if squeezed or (follows and any(n.number in lost for n in expr.operands(node))):
             lost.add(node.number)
     values = map(stored, program.outputs)
-    return [(*v.shape, 1) if v.number in lost else v.shape for v in values]
+    return tuple([(*v.shape, 1) if v.number in lost else v.shape for v in values])
 
 
+@lru_cache(maxsize=2)
 def beyond(program: Program) -> tuple[Node, ...]:
     """Return the nodes that are neither arrays nor computed element by element.
 
@@ -214,10 +222,7 @@ def beyond(program: Program) -> tuple[Node, ...]:
     return tuple(
         node
         for node in reachable(map(stored, program.outputs))
-        if not isinstance(
-            node, expr.Scalar | expr.Constant | expr.Apply | expr.Cast | expr.Broadcast
-        )
-        and source(node) is None
+        if not isinstance(node, _POINTWISE) and source(node) is None
     )
 
 

@@ -21,9 +21,7 @@ from math import prod
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.expr import (
     Along,
-    Apply,
     Broadcast,
-    Cast,
     Dot,
     Gather,
     Handed,
@@ -39,6 +37,7 @@ from steelyard_kernels.expression.expr import (
 from steelyard_kernels.expression.graph import broadcast_shape
 from steelyard_kernels.expression.indices import Index, axis, offset_in, reshaped
 from steelyard_kernels.nest.axes import (
+    ELEMENTWISE,
     NOWHERE,
     Nest,
     Place,
@@ -65,6 +64,11 @@ from steelyard_kernels.nest.uses import (
     walked_by,
 )
 
+# Asked of each node: see `axes`.
+_ALIKE = (*ELEMENTWISE, Broadcast, Handed)
+_TAKEN = (Gather, View, Reshape)
+_WALKED = (Reduce, Dot, *_TAKEN, Along, Handed, Merge, Segments)
+
 
 @lru_cache(maxsize=16)  # builds choose a schedule, then lower; plans join launches
 def nest_of(program: Program) -> Nest:
@@ -89,9 +93,7 @@ def nest_of(program: Program) -> Nest:
 
 def walks(node: Node) -> bool:
     """Say whether a node that is not elementwise reads its operand along axes."""
-    return isinstance(
-        node, Reduce | Dot | Reshape | View | Gather | Along | Handed | Merge | Segments
-    )
+    return isinstance(node, _WALKED)
 
 
 class _Asked:
@@ -158,7 +160,7 @@ class _Asked:
     def _read(self, use: Use, at: Place) -> tuple[Place, ...]:
         """Return where the operands of a node are read, for one place of it."""
         node = use.node
-        if isinstance(node, Apply | Cast | Broadcast | Handed):
+        if isinstance(node, _ALIKE):
             return tuple([behind(at, node.shape, n.shape) for n in read_of(node)])
         if source(node) is not None:
             return ()
@@ -284,7 +286,7 @@ class _Asked:
         for node in self.program.nodes:
             for use in self.uses.get(node.number, ()):
                 under = use
-                while isinstance(under.node, Gather | View | Reshape) and under.args:
+                while isinstance(under.node, _TAKEN) and under.args:
                     under = under.args[0]
                 if not isinstance(under.node, Along) or under.runs is not None:
                     continue

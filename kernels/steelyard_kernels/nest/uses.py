@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.expr import (
     Along,
-    Apply,
     Broadcast,
-    Cast,
     Dot,
     Gather,
     Handed,
@@ -28,6 +27,7 @@ from steelyard_kernels.expression.indices import Index, axis, offset_in
 from steelyard_kernels.expression.structure import users
 from steelyard_kernels.monoids import ALONG
 from steelyard_kernels.nest.axes import (
+    ELEMENTWISE,
     NOWHERE,
     Guard,
     Place,
@@ -36,6 +36,9 @@ from steelyard_kernels.nest.axes import (
     source,
     stored,
 )
+
+_LATE = (Reduce, Dot, Segments)
+_FOLLOWED = (*ELEMENTWISE, Along)
 
 
 def read_of(node: Node) -> tuple[Node, ...]:
@@ -68,16 +71,22 @@ def users_first(program: Program) -> list[Node]:
     Reductions come as late as can be: they take axes that there are by then.
     """
     waits = users(program.nodes)
-    ready = [node for node in program.nodes if not waits.get(node.number)]
+    ready = [_turn(node) for node in program.nodes if not waits.get(node.number)]
+    ready.sort()
     found: list[Node] = []
     while ready:
-        ready.sort(key=lambda n: (not isinstance(n, Reduce | Dot | Segments), n.number))
-        found.append(ready.pop())
-        for arg in operands(found[-1]):
+        *_, node = ready.pop()
+        found.append(node)
+        for arg in operands(node):
             waits[arg.number] -= 1
             if not waits[arg.number]:
-                ready.append(arg)
+                insort(ready, _turn(arg))
     return found
+
+
+def _turn(node: Node) -> tuple[bool, int, Node]:
+    """Return a node behind what says when its turn is; those of no two are equal."""
+    return not isinstance(node, _LATE), node.number, node
 
 
 def places_behind(
@@ -90,7 +99,7 @@ def places_behind(
         looked.add(node.number)
         for use in uses.get(node.number, ()):
             yield use.place
-        if isinstance(node, Apply | Cast):
+        if isinstance(node, ELEMENTWISE):
             below = [arg for arg in operands(node) if arg.shape == node.shape]
             pending += [arg for arg in below if arg.number not in looked]
 
@@ -140,7 +149,7 @@ def place_of_outputs(program: Program, full: Shape) -> Place:
     pending, looked = [stored(output) for output in program.outputs], set[int]()
     while pending:
         node = pending.pop()
-        if node.number in looked or not isinstance(node, Apply | Cast | Along):
+        if node.number in looked or not isinstance(node, _FOLLOWED):
             continue
         looked.add(node.number)
         pending += () if isinstance(node, Along) else operands(node)
@@ -183,28 +192,22 @@ class ValueMaker:
 
     def value(self, number: int, use: Use) -> Value:
         """Make the value of a use whose operands have theirs."""
-        node, of = use.node, source(use.node)
-        args: dict[int, Value] = {}
+        node, args = use.node, dict[int, Value]()
+        if isinstance(node, ELEMENTWISE):  # as most are
+            args = {arg.node.number: known(arg) for arg in use.args}
+            axes = frozenset[int]().union(*[arg.axes for arg in args.values()])
+            use.value = Value(number, node, args, axes)
+            return use.value
+        of = source(node)
         for arg in use.args:  # but a row's index; x @ x reads x at two places
-            twice = isinstance(node, Dot | Segments) and arg.node.number in args
+            twice = arg.node.number in args and isinstance(node, Dot | Segments)
             args[-arg.node.number if twice else arg.node.number] = known(arg)
         if isinstance(node, Broadcast) or (isinstance(node, Reshape) and of is None):
             use.value = args[node.arg.number]
         elif of is not None:
             use.value = self._array(number, node, of, use.place)
-        elif use.runs is not None and isinstance(node, Along):
-            taken = known(use.args[0])
-            guards = guards_of(
-                (use.place[node.axis],), (node.shape[node.axis],), self.extents
-            )
-            args, every = {node.arg.number: taken}, taken.axes | varies(use.place)
-            use.value = Value(number, node, args, every, guards=guards, runs=use.runs)
         elif isinstance(node, Along) and not use.over:
-            line, at = known(use.args[0]), use.place[node.axis]
-            guards = guards_of((at,), (node.shape[node.axis],), self.extents)
-            axes = line.axes | varies((at, *[index for index, _ in guards]))
-            args = {-node.number: line}
-            use.value = Value(number, node, args, axes, (), node, at, guards)
+            use.value = self._along(number, node, use)
         elif isinstance(node, Gather):
             use.value = self._gathered(number, use)
         elif isinstance(node, Merge):
@@ -222,6 +225,16 @@ class ValueMaker:
             own = varies(use.place) if isinstance(node, Handed) else axes
             use.value = Value(number, node, args, own.difference(use.over), use.over)
         return use.value
+
+    def _along(self, number: int, node: Along, use: Use) -> Value:
+        """Return a running total, or an element of a line."""
+        taken, at = known(use.args[0]), use.place[node.axis]
+        guards = guards_of((at,), (node.shape[node.axis],), self.extents)
+        if use.runs is not None:
+            args, axes = {node.arg.number: taken}, taken.axes | varies(use.place)
+            return Value(number, node, args, axes, guards=guards, runs=use.runs)
+        axes = taken.axes | varies((at, *[index for index, _ in guards]))
+        return Value(number, node, {-node.number: taken}, axes, (), node, at, guards)
 
     def _array(self, count: int, node: Node, of: Source, place: Place) -> Value:
         guards = guards_of(place, node.shape, self.extents)

@@ -79,7 +79,7 @@ class Values(Loops):
 
     def key(self, value: Value, at: At) -> tuple[int, ...]:
         """Return what a value is known by at one place of the open loops."""
-        return value.number, *[at[loop] for loop in self.loops[value.number]]
+        return value.number, *map(at.__getitem__, self.loops[value.number])
 
     def is_known(self, value: Value, at: At) -> bool:
         """Say whether a value has been emitted for one place of the open loops."""

@@ -39,6 +39,9 @@ MOVED: Final = -1  # beside reductions: their values are read at other places
 NOTHING: Final[Mapping[int, str]] = MappingProxyType({})
 Needs: TypeAlias = frozenset[int]
 Walk: TypeAlias = expr.Reduce | expr.Dot | expr.Along | expr.Segments
+# Asked of each node, several times: see `axes`.
+_SCATTERED: Final = (expr.Gather, expr.Handed, expr.Merge)
+_MOVED: Final = (expr.View, expr.Broadcast, expr.Reshape, expr.Gather)
 
 
 def nbytes(node: Node) -> int:
@@ -69,7 +72,7 @@ def is_still(node: Node) -> bool:
         kept = [n for n in node.arg.shape if n > 1]
         whole = kept == [node.shape[axis] for axis in known]
         return alone and whole and known == sorted(known) and len(axes) == len(terms)
-    return not isinstance(node, expr.Gather | expr.Handed | expr.Merge)
+    return not isinstance(node, _SCATTERED)
 
 
 def spreads(node: Node) -> bool:
@@ -79,9 +82,7 @@ def spreads(node: Node) -> bool:
     if isinstance(node, expr.View) and isinstance(node.arg, expr.Along):
         return nbytes(node) >= nbytes(node.arg)  # of an order the rest may not be found
     copies = uncopied(node) is not node
-    return copies or isinstance(
-        node, expr.View | expr.Broadcast | expr.Reshape | expr.Gather
-    )
+    return copies or isinstance(node, _MOVED)
 
 
 def _joined(node: Node) -> Node | None:

@@ -17,6 +17,7 @@ from steelyard_kernels.schedule.gpu import Gpu
 
 WIDER: Final = (*HALVES, float32)
 """Dtypes that factors may be widened to, float32 as tf32, the cheapest first."""
+_SHOWN: Final = (expr.View, expr.Broadcast, expr.Cast, expr.Reshape)  # asked often
 REUSED: Final = 16  # times that each element is multiplied of factors of tiles by FMA
 
 
@@ -49,7 +50,7 @@ def is_product(node: Node) -> bool:
 def _distinct(node: Node) -> int:
     """Return how many elements a node has that may differ."""
     least = prod(node.shape)
-    while isinstance(node, expr.View | expr.Broadcast | expr.Cast | expr.Reshape):
+    while isinstance(node, _SHOWN):
         node = node.arg
         least = min(least, prod(node.shape))
     return least
@@ -102,9 +103,7 @@ def _levels(node: Node, memory: Container[int], *, exact: bool = False) -> list[
         shown = keeps(node) or isinstance(node, expr.Broadcast | expr.Reshape)
         if node.number in memory or not shown:
             return found
-        assert isinstance(
-            node, expr.Apply | expr.Cast | expr.View | expr.Broadcast | expr.Reshape
-        )
+        assert isinstance(node, (expr.Apply, *_SHOWN))
         node = node.args[0] if isinstance(node, expr.Apply) else node.arg
 
 

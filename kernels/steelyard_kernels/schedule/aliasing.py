@@ -30,16 +30,20 @@ def check_updates(program: Program, recipe: str, kind: str) -> None:
 
     `kind` is that of the target, "cpu" or "cuda".
     """
-    read = {node.index: node for node in program.nodes if isinstance(node, expr.Input)}
-    for output in program.outputs:
-        if output.updates not in read:  # none, or of a parameter that nothing reads
-            continue
-        if recipe == "carries":
+    if all(output.updates is None for output in program.outputs):
+        return
+    read: dict[int | None, expr.Input] = {
+        node.index: node for node in program.nodes if isinstance(node, expr.Input)
+    }
+    updates = [o for o in program.outputs if o.updates in read]  # of what is read
+    if recipe == "carries":
+        for output in updates:
             _check_chains(program, output, read[output.updates])
             if kind == "cuda":
                 _check_threads(program, output)
-        elif not in_place(program, rows=recipe == "rows"):
-            raise _refusal(program, output, "element by element while others read it")
+    elif updates and not in_place(program, rows=recipe == "rows"):
+        how = "element by element while others read it"
+        raise _refusal(program, updates[0], how)
 
 
 def in_place(program: Program, *, rows: bool = False) -> bool:

@@ -113,12 +113,15 @@ def arguments(program: Program, alignment: int = 0) -> Arguments:
 
 def _kept(program: Program) -> set[int]:
     """Return the numbers of what one loop stacks and something reads again."""
+    stacks = {
+        n.number for n in program.nodes if isinstance(n, expr.Result) and n.stacks
+    }
     return {
         arg.number
-        for node in program.nodes
+        for node in (program.nodes if stacks else ())
         if not isinstance(node, expr.Chains)
         for arg in expr.operands(node)
-        if isinstance(arg, expr.Result) and arg.stacks
+        if arg.number in stacks
     }
 
 
