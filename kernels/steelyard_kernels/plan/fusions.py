@@ -60,14 +60,16 @@ def _attend(groups: Groups, group: Group, *, between: bool) -> None:
     """
     chain = [group] if group in groups.every and groups.multiplies(group) else []
     scores = dict[Group, None]()
+    waits: dict[Group, list[Group]] = {}
     for each in chain:  # which grows
-        before = groups.before(each)
+        waits[each] = before = groups.before(each)
         scores |= dict.fromkeys(filter(groups.multiplies, before))
-        chain += [x for x in before if x not in {*chain, *scores}]
+        known = {*chain, *scores}
+        chain += [x for x in before if x not in known]
     for first in scores:
         every = [first]
         for each in every:  # which grows
-            every += [x for x in chain if x not in every and each in groups.before(x)]
+            every += [x for x in chain if x not in every and each in waits[x]]
         if (len(every) > 2) is between and all(
             groups.is_within(x, every) for x in every if x is not group
         ):

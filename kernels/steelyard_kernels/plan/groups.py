@@ -62,7 +62,7 @@ class Groups:
 
     def add(self, group: Group) -> None:
         """Add a launch."""
-        group.program, group.reads = None, self._reads(group)
+        group.program, group.reason, group.reads = None, "", self._reads(group)
         self.every.append(group)
         self.of |= {node.number: group for node in group.values}
         for node in group.reads:

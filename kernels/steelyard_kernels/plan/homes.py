@@ -185,9 +185,10 @@ class Laid:
         memory = self._groups.memory(group)
         made, read = self._groups.pieces.of(values, memory, updates)
         reads = tuple(map(self._home, read))
-        nodes, _ = self._groups.pieces.inside(group.values, memory)
-        reason = reason_of(nodes, group.values, again=bool(group.again))
-        return Launch(made, reads, tuple(writes), reason)
+        if not group.reason:
+            nodes, _ = self._groups.pieces.inside(group.values, memory)
+            group.reason = reason_of(nodes, group.values, again=bool(group.again))
+        return Launch(made, reads, tuple(writes), group.reason)
 
     def _under(self, node: Node, output: expr.Output | None) -> Node | None:
         """Return what lies where a value is written, if anything does."""

@@ -27,6 +27,7 @@ class Group:
     reads: list[Node] = field(default_factory=list)
     behind: list[Group] = field(default_factory=list)  # what reads before it overwrites
     program: Program | None = None  # once it was asked for
+    reason: str = ""  # so
 
     @property
     def is_elementwise(self) -> bool:
@@ -41,9 +42,12 @@ def computed(values: Iterable[Node], memory: Container[int]) -> Iterator[Node]:
     seen: set[int] = set()
     while pending:
         node = pending.pop()
-        stored = node.number in memory and node.number not in own
-        if not (isinstance(node, expr.Input) or stored or node.number in seen):
-            seen.add(node.number)
+        number = node.number
+        if number in seen:
+            continue
+        seen.add(number)
+        stored = number in memory and number not in own
+        if not (stored or isinstance(node, expr.Input)):
             pending += expr.operands(node)
             yield node
 
@@ -142,20 +146,27 @@ class Pieces:
         if any(isinstance(node, expr.Result) for node in part.nodes):
             said: tuple[object, ...] = tuple(in_words(part.nodes, position))
         else:
-            said = tuple([self._say(node, position) for node in part.nodes])
+            said = self._say(part.nodes, position)
         key = inputs, said, tuple(position[node.number] for node in values), into
         if key not in self._made:
             self._made[key] = _program(self.name, values, part.nodes, part.read, into)
         return self._made[key]
 
-    def _say(self, node: Node, position: dict[int, int]) -> tuple[int, ...]:
-        """Return all that a node says but its number, which `position` counts from 0."""
-        if node.number not in self._said:
-            place = self._words.setdefault(word(node), len(self._words))
-            self._said[node.number] = place, [arg.number for arg in expr.operands(node)]
-        place, args = self._said[node.number]
-        position[node.number] = len(position)
-        return place, *[position[number] for number in args]
+    def _say(
+        self, nodes: Iterable[Node], position: dict[int, int]
+    ) -> tuple[tuple[int, ...], ...]:
+        """Return all that nodes say but their numbers, which `position` counts from 0."""
+        found = []
+        for node in nodes:
+            said = self._said.get(node.number)
+            if said is None:
+                place = self._words.setdefault(word(node), len(self._words))
+                said = place, [arg.number for arg in expr.operands(node)]
+                self._said[node.number] = said
+            place, args = said
+            position[node.number] = len(position)
+            found.append((place, *map(position.__getitem__, args)))
+        return tuple(found)
 
 
 def _program(
