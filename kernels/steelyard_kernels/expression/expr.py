@@ -367,8 +367,7 @@ class Program:
 
 def operands(node: Node) -> tuple[Node, ...]:
     """Return the nodes that a node reads, in order; of a loop those outside of it."""
-    read = _OPERANDS.get(type(node))
-    return read(node) if read else ()
+    return _OPERANDS[type(node)](node)
 
 
 def _of_loop(node: Result) -> tuple[Node, ...]:
@@ -378,8 +377,10 @@ def _of_loop(node: Result) -> tuple[Node, ...]:
 
 
 # By type: planning a model asks ten thousand times.
+_NONE: Final = (Input, Scalar, Constant, Arange, Parameter)
 _ONE: Final = (Cast, Broadcast, Reduce, View, Along, Merge, Reshape, Chain, Chains)
 _OPERANDS: Final[Mapping[type, Callable[[Any], tuple[Node, ...]]]] = {
+    **dict.fromkeys(_NONE, lambda _: ()),
     **dict.fromkeys(_ONE, lambda node: (node.arg,)),
     Apply: attrgetter("args"),
     Dot: attrgetter("a", "b"),

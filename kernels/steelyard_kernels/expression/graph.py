@@ -75,15 +75,17 @@ class Graph:
                 "compare first, for example where(x > 0, a, b)."
             )
         shape = self._broadcast_shapes(op, args)
-        cast = tuple(self.cast(value, common) for value in values)
+        cast = tuple([self.cast(value, common) for value in values])
         if op == "where":
             cast = (args[0], *cast)
-        key = (expr.Apply, op, *(arg.number for arg in cast))
-        if key not in self._nodes:
+        key = (expr.Apply, op, *[arg.number for arg in cast])
+        found = self._nodes.get(key)
+        if found is None:
             dtype = dtypes.bool_ if row.result == "bool" else common
             dtype = SAME_WIDTH[common] if row.result == "bits" else dtype
-            self._nodes[key] = expr.Apply(self._next(), shape, dtype, op, cast)
-        return self._nodes[key]
+            found = expr.Apply(self._next(), shape, dtype, op, cast)
+            self._nodes[key] = found
+        return found
 
     def cast(self, node: Node, dtype: DType, *, folds: bool = True) -> Node:
         """Return the node rounded to dtype; what changes nothing is left out if it `folds`."""
@@ -95,9 +97,7 @@ class Graph:
         if inner is not None and dtypes.widens(inner.dtype, node.dtype):
             return self.cast(inner, dtype)  # a widening is exact: start before it
         key = (expr.Cast, dtype.name, node.number)
-        if key not in self._nodes:
-            self._nodes[key] = expr.Cast(self._next(), node.shape, dtype, node)
-        return self._nodes[key]
+        return self.keep(key, expr.Cast, node.shape, dtype, node)
 
     def broadcast(self, node: Node, shape: expr.Shape) -> Node:
         """Return the node in a larger shape."""
@@ -109,9 +109,7 @@ class Graph:
                 "aligned at the last axis, every extent must be equal or 1."
             )
         key = (expr.Broadcast, shape, node.number)
-        if key not in self._nodes:
-            self._nodes[key] = expr.Broadcast(self._next(), shape, node.dtype, node)
-        return self._nodes[key]
+        return self.keep(key, expr.Broadcast, shape, node.dtype, node)
 
     def reduce(
         self,
@@ -158,9 +156,7 @@ class Graph:
             inner = tuple(each.at(index, shape) for each in node.index)
             return self.view(node.arg, inner, shape)
         key = (expr.View, shape, node.number, index)
-        if key not in self._nodes:
-            self._nodes[key] = expr.View(self._next(), shape, node.dtype, node, index)
-        return self._nodes[key]
+        return self.keep(key, expr.View, shape, node.dtype, node, index)
 
     def _filled(self, value: expr.Value, dtype: DType, shape: expr.Shape) -> Node:
         return self.broadcast(self.constant(value, dtype), shape)
@@ -310,9 +306,10 @@ class Graph:
         *fields: Any,
     ) -> Node:
         """Return the node of a key, made of its fields where there is none yet."""
-        if key not in self._nodes:
-            self._nodes[key] = kind(self._next(), shape, dtype, *fields)
-        return self._nodes[key]
+        found = self._nodes.get(key)
+        if found is None:
+            found = self._nodes[key] = kind(self._next(), shape, dtype, *fields)
+        return found
 
     def _check_reduce(self, op: str, node: Node, axes: tuple[int, ...]) -> None:
         if not node.shape:

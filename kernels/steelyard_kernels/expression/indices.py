@@ -28,13 +28,20 @@ class Index:
     constant: int = 0
     terms: tuple[tuple[Term, int], ...] = ()
 
+    # What is made of one index is in order as that is; `total` puts several in order.
     def __add__(self, other: Index | int) -> Index:
         if isinstance(other, int):
-            return Index(self.constant + other, self.terms)
-        return total(self.constant + other.constant, (*self.terms, *other.terms))
+            return Index(self.constant + other, self.terms) if other else self
+        constant = self.constant + other.constant
+        if not (self.terms and other.terms):
+            return Index(constant, self.terms or other.terms)
+        return total(constant, (*self.terms, *other.terms))
 
     def __mul__(self, factor: int) -> Index:
-        return total(self.constant * factor, [(t, c * factor) for t, c in self.terms])
+        if factor in {0, 1}:
+            return self if factor else Index()
+        terms = tuple([(term, c * factor) for term, c in self.terms])
+        return Index(self.constant * factor, terms)
 
     @property
     def axes(self) -> frozenset[int]:
@@ -239,7 +246,7 @@ def _split(index: Index, divisor: int) -> tuple[Index, Index]:
     whole = [(t, c // divisor) for t, c in index.terms if c % divisor == 0]
     rest = [(t, c) for t, c in index.terms if c % divisor]
     quotient, constant = divmod(index.constant, divisor)
-    return total(quotient, whole), total(constant, rest)
+    return Index(quotient, tuple(whole)), Index(constant, tuple(rest))
 
 
 def total(constant: int, terms: Iterable[tuple[Term, int]]) -> Index:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import Final, TypeAlias
 
@@ -74,7 +75,7 @@ class Factor:
         return (1, self.pitch) if self.across or self.turned else (self.pitch, 1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # without slots: many tilings ask the same
 class Product:
     """A nest that is the products of rows and columns, and what is made of each sum.
 
@@ -181,9 +182,12 @@ class Product:
 
     def is_staged(self, output: Stored) -> bool:
         """Say whether an output's rows may be stored by the widest vectors."""
-        return output.value.node.dtype.bytes == HALF and self.lies(
-            output.offset, UNIT // HALF
-        )
+        return output in self._staged
+
+    @cached_property
+    def _staged(self) -> tuple[Stored, ...]:
+        halves = [o for o in self.nest.outputs if o.value.node.dtype.bytes == HALF]
+        return tuple([o for o in halves if self.lies(o.offset, UNIT // HALF)])
 
 
 def product_of(nest: Nest) -> Product | str:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Final
 
@@ -60,7 +61,7 @@ MORE_REGISTERS: Final = 232
 CHUNK: Final = 64  # columns that are stored at a time
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # without slots: several ask what it needs
 class Tiling:
     """A product cut as a schedule says: `groups` of 64 rows by `columns` a block.
 
@@ -241,7 +242,7 @@ class Tiling:
             yield "empty", int64, stages, 8
             yield "arrived", int64, 1, 8
 
-    @property
+    @cached_property
     def shared(self) -> int:
         """Bytes of a block's shared memory."""
         end = 0

@@ -31,7 +31,7 @@ from steelyard_kernels.schedule.recipes import (
 )
 from steelyard_kernels.schedule.recipes.attention import AttentionTiling
 from steelyard_kernels.schedule.recipes.attention_blocks import attended
-from steelyard_kernels.schedule.schedule import Place, Refuse, Schedule, Sought, legal
+from steelyard_kernels.schedule.schedule import Place, Refuse, Schedule, Sought
 
 
 def space(
@@ -115,9 +115,13 @@ def fused_tilings(nest: Nest, gpu: Gpu, refuse: Refuse) -> list[AttentionTiling]
     if isinstance(found, str) or not gpu.cores:
         return []
     kind, whole = found
-    every = list(kind.proposed(whole, gpu))
-    kept = {*legal(every, lambda tiling: tiling.problem(gpu), refuse)}
-    return [tiling for tiling in every if tiling.schedule in kept]
+    every = []
+    for tiling in kind.proposed(whole, gpu):
+        if why := tiling.problem(gpu):
+            refuse(tiling.schedule, why)
+        else:
+            every.append(tiling)
+    return every
 
 
 def tiled(nest: Nest, device: Machine | Gpu, sought: Sought) -> Iterator[Schedule]:
@@ -125,7 +129,8 @@ def tiled(nest: Nest, device: Machine | Gpu, sought: Sought) -> Iterator[Schedul
     if isinstance(device, Gpu):
         yield from contraction.on_gpu(nest, device, sought)
         if sought.aligned:
-            yield from [x.schedule for x in fused_tilings(nest, device, sought.refuse)]
+            every = fused_tilings(nest, device, sought.refuse)
+            yield from (tiling.schedule for tiling in every)
         return
     from steelyard_kernels.schedule.recipes import attention_blocks, blocks
 

@@ -101,13 +101,14 @@ def _likely(whole: Product, gpu: Gpu) -> Iterator[Tiling]:
         if tiling.threads_copy and whole.is_bulk:
             continue
         rooms = (gpu.most_shared, gpu.shared_bytes // 2 - SYSTEM_SHARED)  # of one, two
-        found = [_deepest(tiling, gpu, room) for room in rooms]
+        stage = replace(tiling, stages=2).shared - tiling.shared
+        found = [_deepest(tiling, gpu, room, stage) for room in rooms]
         if tiling.sharing > 1:  # few first copies, which wait for the others' barriers
             found = [one for one in found if one and 2 * one.stages < one.steps]
         yield from {one.stages: one for one in found if one}.values()
         if _stays(tiling, gpu):
             staying = replace(tiling, blocks=gpu.multiprocessors)
-            if one := _deepest(staying, gpu, gpu.most_shared):
+            if one := _deepest(staying, gpu, gpu.most_shared, stage):
                 yield one
 
 
@@ -120,13 +121,13 @@ def _too_large(tiling: Tiling) -> str:
     return ""
 
 
-def _deepest(tiling: Tiling, gpu: Gpu, room: int) -> Tiling | None:
-    """Return a tiling of one stage with as many as fit so many bytes."""
+def _deepest(tiling: Tiling, gpu: Gpu, room: int, stage: int) -> Tiling | None:
+    """Return a tiling of one stage with as many, of so many bytes, as fit some room."""
     steps = tiling.steps
     own = (steps,) if steps <= MOST_OWN else ()
     several = tiling.product.is_bulk or not tiling.bulk
     stages = FEW_STAGES if tiling.cores.exact else STAGES
-    most = room // (replace(tiling, stages=2).shared - tiling.shared)
+    most = room // stage
     for count in (*own, *(stages if several else ())):
         if count > most:
             continue
