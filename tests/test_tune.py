@@ -240,6 +240,27 @@ def test_a_tuning_whose_time_is_over_takes_the_shortest_way_to_its_end(how, made
     assert found.gain is not None
 
 
+def test_no_block_is_begun_that_leaves_the_audit_no_time(how, made, monkeypatch):
+    """Of 10 s tuning had taken 13: a block more, and the audit behind it."""
+    workers, _ = made()
+    now, measure = [0.0], workers.measure_many
+
+    def measured(turns, settings):
+        now[0] += 2.0
+        return measure(turns, settings)
+
+    monkeypatch.setattr(workers, "measure_many", measured)
+    monkeypatch.setattr(tuning, "perf_counter", lambda: now[0])
+    for seconds, blocks in ((100.0, 3), (13.0, 2), (16.1, 3)):
+        workers.asked.clear()
+        now[0] = 0.0
+        own = replace(how, seconds=seconds, store=f"{how.store}{seconds}")
+        assert len(tuning.tune(Space.of(SMALL), own).finalists) > 1
+        count = max(block for block, _ in workers.asked)
+        asked = [sum(block == n for block, _ in workers.asked) for n in range(count)]
+        assert asked.count(asked[-1]) == blocks
+
+
 def test_candidates_are_measured_in_the_mode_that_is_asked_for(how, made):
     """Both are tunings of their own, and say of what they are."""
     made()
