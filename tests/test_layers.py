@@ -163,7 +163,10 @@ def test_every_module_has_its_place_in_the_architecture(package):
         ("steelyard.declare.plan", HEAVY),
         ("steelyard.analyse.stats", HEAVY),
         ("steelyard_device", HEAVY),
-        ("steelyard.process.worker", ("sqlalchemy", "rich", "click", "llvmlite")),
+        (
+            "steelyard.process.worker",
+            ("sqlalchemy", "rich", "click", "llvmlite", "psutil", "email", "tomllib"),
+        ),
         ("steelyard_kernels", ("scipy", "sqlalchemy", "rich", "click", "psutil")),
     ],
 )

@@ -171,3 +171,20 @@ def test_a_package_adds_a_doubt(packaged, tmp_path):
     assert "shade: nobody can read a sundial in it" in said
     alone = shell.steelyard("show", folder=tmp_path)
     assert "shade: not known to this steelyard" in alone.stdout, alone.stderr
+
+
+def test_entry_points_are_read_only_where_a_package_has_some(tmp_path):
+    """Reading them takes 20 ms in each process that measures, and most have none."""
+    script = (
+        "import sys; from steelyard_device import entries; "
+        "print(*[e.name for e in entries.entry_points('steelyard.nobodys')], "
+        "'importlib.metadata' in sys.modules)"
+    )
+    assert shell.python("-c", script, check=True).stdout.split() == ["False"]
+    about = tmp_path / "extra-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[steelyard.nobodys]\nmine = os:path\n")
+    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {script}"
+    done = shell.python("-c", script, check=True)
+    assert done.stdout.split() == ["mine", "True"]

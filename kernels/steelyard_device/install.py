@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
 from typing import Final
 
 NAME: Final = "steelyard"
@@ -72,6 +71,9 @@ def _path(url: str) -> str:
 
 @cache
 def _origin() -> dict[str, object] | None:
+    # 20 ms to import, and most processes lack nothing.
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         text = distribution(NAME).read_text("direct_url.json")
     except PackageNotFoundError:

@@ -23,6 +23,7 @@ import click
 
 from steelyard.errors import USAGE, SteelyardError, suggestion
 from steelyard.machine.printable import open_closed_streams, printable
+from steelyard_device.entries import entry_points
 
 SISTERS: Final[Mapping[str, str]] = MappingProxyType(
     {name: f"steelyard_lock.{name}:command" for name in ("compile", "lock", "tune")}
@@ -255,12 +256,8 @@ def _own() -> dict[str, str]:
 
 @functools.cache
 def _entry_points() -> dict[str, str]:
-    """Look at every installed distribution, once: 20 ms."""
-    from importlib import metadata
-
-    return {
-        point.name: point.value for point in metadata.entry_points(group=ENTRY_POINTS)
-    }
+    """Look at every installed distribution, once."""
+    return {point.name: point.value for point in entry_points(ENTRY_POINTS)}
 
 
 @click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -228,6 +227,8 @@ def nearest(folder: Path, names: tuple[str, ...]) -> Path | None:
 
 def _table(path: Path) -> dict[str, Any]:
     """Return the validated table of a project's file; its paths are relative to it."""
+    import tomllib  # a worker reads none
+
     try:
         table = tomllib.loads(files.read(path).decode())
         tool = table.get("tool", {})

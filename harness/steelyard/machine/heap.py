@@ -11,6 +11,7 @@ import ctypes
 import functools
 import os
 import platform
+from pathlib import Path
 from typing import Final
 
 MAPPED: Final = 32 << 20
@@ -36,6 +37,13 @@ def fix() -> None:
     libc = ctypes.CDLL(None)
     libc.mallopt(_MMAP, MAPPED)
     libc.mallopt(_TRIM, KEPT)
+
+
+def available() -> int:
+    """Return the bytes that this process may take before others are swapped out."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    (found,) = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found) << 10
 
 
 def policy() -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns, time_ns
+from types import ModuleType
 from typing import Any
 
 from steelyard.analyse import doubts
@@ -18,19 +19,16 @@ from steelyard.declare.benchmark import FAILURES, Case, named, sentence
 from steelyard.declare.mode import Mode
 from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.machine import facts as machine
-from steelyard.machine import gpu_state, neighbours
+from steelyard.machine import neighbours
 from steelyard.machine.neighbours import Neighbours
 from steelyard.machine.ticks import seen_tick
 from steelyard.measure import (
     audit,
-    gpu_instruments,
-    gpu_stream,
     interleave,
     ledger,
     sampler,
     stream,
 )
-from steelyard.measure import gpu_ledger as device_ledger
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.prepared import PreparedCase
 from steelyard.measure.sampler import Record
@@ -71,7 +69,7 @@ class Measurement:
             "working_set": _working_set(prepared),
             "huge_bytes": prepared.buffers.huge_bytes,
         }
-        self._before = gpu_state.before(self.gpu) if self.gpu else {}
+        self._before = _gpu().before(self.gpu) if self.gpu else {}
         self._others = Neighbours()
 
     @property
@@ -101,7 +99,7 @@ class Measurement:
             with _kept(self):
                 _look(self)
         if gpu:
-            extra["gpu"] = gpu_state.after(gpu, self._before)
+            extra["gpu"] = _gpu().after(gpu, self._before)
             extra["gpu"]["capped"] = extra.pop("capped", {})
             if self.error is None:  # now: the state above is not of what metering heats
                 with _kept(self):
@@ -125,6 +123,13 @@ class Measurement:
         cache = gpu.device.l2_bytes if gpu else self.scale.last_level_cache
         seen = doubts.raise_doubts(trial, cache, self.settings.precision)
         return replace(trial, doubts=seen)
+
+
+def _gpu() -> ModuleType:
+    """Return what reads a GPU's state, which processes without one do not import."""
+    from steelyard.machine import gpu_state
+
+    return gpu_state
 
 
 def measure_case(
@@ -195,6 +200,8 @@ def _call_floor(taken: Measurement) -> float:
 
 def _in_queues(taken: Measurement, bound: work.DeviceWork) -> interleave.Windows:
     """Measure a kernel on a GPU by the GPU's clocks."""
+    from steelyard.measure import gpu_stream  # a process without a GPU starts sooner
+
     device, settings = taken.scale.on(bound.context), taken.settings
     clock, *_ = device.clocks(settings.clock)
     taken.clock = clock.facts_in(taken.mode.cache)
@@ -238,6 +245,8 @@ def _set_aside(taken: Measurement) -> dict[str, Any]:
 
 def _energy(taken: Measurement) -> None:
     """Meter launches back to back, where that is asked for and can be had."""
+    from steelyard.measure import gpu_instruments
+
     prepared, bound = taken.prepared, taken.prepared.work
     wanted = taken.mode.quantity == "kernel" and gpu_instruments.wants_energy(
         taken.settings, prepared.case.axes
@@ -326,6 +335,8 @@ def _ledger(taken: Measurement) -> dict[str, float]:
     if isinstance(bound, work.DeviceWork):
         if taken.mode.batch > 1:
             return {}  # calls of a batch overlap: their parts do not add up
+        from steelyard.measure import gpu_ledger as device_ledger
+
         # CUPTI would hook into the calls that are measured beside it.
         clock, *_ = taken.scale.on(bound.context).clocks("events")
         parts = device_ledger.parts(

@@ -26,7 +26,6 @@ from steelyard.measure.regions import Window, window_of
 from steelyard.measure.sampler import Record, Sampling, preemptions, sample, stopping_of
 from steelyard.prepare import work
 from steelyard_device.cpu import pool_used
-from steelyard_device.cuda import activity
 
 LONG: Final = 20_000_000
 """Nanoseconds of two windows of one unit after which no more are run untimed: the first
@@ -105,6 +104,8 @@ def called(
     bound = prepared.work
     gpu = scale.on(bound.context) if isinstance(bound, work.DeviceWork) else None
     if gpu:
+        from steelyard_device.cuda import activity
+
         activity.detach()  # CUPTI's hooks make each launch cost the host a third more
     stream = stream_of(prepared, mode, scale, clock)
     stopping = stopping_of(settings, stream.count * stream.unit, clock.facts)

@@ -7,7 +7,6 @@ block checks whole results, later ones the rows that it kept.
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -52,13 +51,15 @@ def keep(path: Path, rows: Sequence[Rows]) -> None:
 
 def kept(path: Path, shapes: Sequence[tuple[int, ...]]) -> tuple[Rows, ...] | None:
     """Return rows of results of these shapes; None if they are not whole."""
+    from zipfile import BadZipFile  # as NumPy does, for what it keeps alone
+
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             rows = tuple(
                 Rows(stored[f"indices{n}"], stored[f"wanted{n}"])
                 for n in range(len(shapes))
             )
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
         return None
     whole = all(each.fits(shape) for each, shape in zip(rows, shapes, strict=True))
     return rows if whole else None

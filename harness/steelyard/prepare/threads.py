@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 Part = TypeVar("Part")
@@ -19,5 +18,7 @@ def each(function: Callable[[Part], Result], parts: Sequence[Part]) -> list[Resu
     workers = min(len(parts) // FEWEST, len(os.sched_getaffinity(0)))
     if workers < 2:
         return list(map(function, parts))
+    from concurrent.futures import ThreadPoolExecutor  # not for small arrays
+
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(function, parts))

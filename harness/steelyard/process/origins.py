@@ -20,14 +20,16 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from steelyard.analyse.doubts.work import EDITED
 from steelyard.analyse.trial import Trial
 from steelyard.declare import config
 from steelyard.machine.decoding import made
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 VARIABLE: Final = "STEELYARD_ORIGINS"
 
@@ -192,6 +194,8 @@ def digest() -> str:
 @functools.cache
 def _distributions() -> tuple[str, ...]:
     """Return every distribution with the hashes of its files."""
+    from importlib import metadata
+
     return tuple(sorted({_said(one) for one in metadata.distributions()}))
 
 

@@ -21,7 +21,6 @@ from steelyard.declare import discovery, mode
 from steelyard.declare.axes import plain
 from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.machine.printable import cleaned
-from steelyard.prepare.capsule_work import Sealed
 from steelyard.prepare.capsules import SUFFIX
 
 PROTOCOL: Final = 10
@@ -172,7 +171,12 @@ def turn_of(message: Mapping[str, Any]) -> PlannedTrial:
     """Return the turn a request asks for, importing its benchmark."""
     path = Path(message["path"])
     sealed = path.suffix == SUFFIX
-    benchmark = Sealed.of(path) if sealed else discovery.load(path, message["name"])
+    if sealed:
+        from steelyard.prepare.capsule_work import Sealed  # few cases are
+
+        benchmark = Sealed.of(path)
+    else:
+        benchmark = discovery.load(path, message["name"])
     case = benchmark.case(message["axes"])
     return PlannedTrial(
         message["position"], message["block"], case, mode.parse(message["mode"])

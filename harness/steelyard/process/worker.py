@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import psutil
 
 from steelyard.analyse.doubts.work import CHANGES_PROCESS
 from steelyard.analyse.trial import Trial
@@ -32,12 +31,7 @@ from steelyard.machine.isolation import Isolation
 from steelyard.measure import inject
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.interleave import Token, alone, in_rounds
-from steelyard.measure.one_case import (
-    Measurement,
-    failed_turn,
-    measure_case,
-    placed,
-)
+from steelyard.measure.one_case import Measurement, failed_turn, measure_case, placed
 from steelyard.measure.pair import PortableBinary, beside, measure_pair
 from steelyard.measure.prepared import PreparedCase, static_facts
 from steelyard.measure.sampler import no_collection
@@ -45,7 +39,7 @@ from steelyard.measure.solving import Solver
 from steelyard.prepare import problems
 from steelyard.prepare.capsules import SUFFIX
 from steelyard.prepare.problems import Area
-from steelyard.process import capsules, confirm, origins, wire
+from steelyard.process import confirm, origins, wire
 from steelyard.process.origins import Origins
 from steelyard_device import cuda
 from steelyard_device.errors import DeviceError
@@ -65,7 +59,7 @@ class CaseCache:
     def __init__(self, flush_bytes: int | None) -> None:
         heap.fix()
         self._scale = Instruments(flush_bytes)
-        self._room = psutil.virtual_memory().available // MEMORY_SHARE
+        self._room = heap.available() // MEMORY_SHARE
         self._kept: OrderedDict[str, PreparedCase] = OrderedDict()
         self._solver: Solver | None = None
         self._isolation = Isolation()
@@ -144,6 +138,8 @@ class CaseCache:
         self, turn: PlannedTrial, settings: Settings, folder: Path
     ) -> wire.Message:
         """Write the members of a case's capsule to a folder; say what it is."""
+        from steelyard.process import capsules  # few are asked for any
+
         try:
             prepared = self._prepare(turn, settings)
             return {"content": capsules.record(prepared, settings, folder)}
@@ -373,6 +369,8 @@ def main(descriptor: str) -> None:
         answer: wire.Message
         try:
             if message["path"].endswith(SUFFIX):
+                from steelyard.process import capsules
+
                 capsules.confine(Path(message["path"]))
             bench = bench or CaseCache(settings.flush_bytes)
             answer = bench.answer(message, settings)

@@ -5,9 +5,6 @@ Every process that measures needs them, and starting NVRTC costs it 0.1 to 0.3 s
 
 from __future__ import annotations
 
-from importlib import metadata
-
-from steelyard_device import nvrtc
 from steelyard_device.disk import kept
 from steelyard_device.threads import Once
 
@@ -22,12 +19,19 @@ def cubin(text: str, arch: str) -> bytes:
     Raises:
         CompileError: NVRTC refuses the text.
     """
-    named = repr((text, arch, _version()))
-    return kept("probes", named, lambda: nvrtc.compile(text, arch).cubin)
+    return kept("probes", repr((text, arch, _version())), lambda: _made(text, arch))
+
+
+def _made(text: str, arch: str) -> bytes:
+    from steelyard_device import nvrtc  # as seldom as there is none
+
+    return nvrtc.compile(text, arch).cubin
 
 
 def _version() -> str:
     """Return the version of the package that NVRTC is from, if it is from one."""
+    from importlib import metadata  # 20 ms
+
     try:
         return metadata.version("nvidia-cuda-nvrtc")
     except metadata.PackageNotFoundError:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any, Final
 
 from steelyard.analyse import stats
 from steelyard.analyse.trial import Trial
+from steelyard_device.entries import entry_points
 
 GROUP: Final = "steelyard.doubts"
 
@@ -103,7 +103,7 @@ def known() -> Mapping[str, Doubt]:
     files = (f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__))
     rows = (row for file in files for row in vars(import_module(file)).values())
     found = {row.name: row for row in rows if isinstance(row, Doubt)}
-    found |= {point.name: point.load() for point in entry_points(group=GROUP)}
+    found |= {point.name: point.load() for point in entry_points(GROUP)}
     return dict(sorted(found.items()))
 
 

@@ -11,11 +11,11 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
 from steelyard.analyse.trial import Traits
 from steelyard.errors import SteelyardError
+from steelyard_device.entries import entry_points
 
 if TYPE_CHECKING:
     from steelyard.clocks import DeviceClock
@@ -49,8 +49,8 @@ def own() -> tuple[str, ...]:
 
 
 def names() -> tuple[str, ...]:
-    """Return the ids of all clocks: 20 ms, for every installed distribution is read."""
-    return tuple(sorted({*own(), *(p.name for p in entry_points(group=GROUP))}))
+    """Return the ids of all clocks: every installed distribution is read."""
+    return tuple(sorted({*own(), *(p.name for p in entry_points(GROUP))}))
 
 
 @functools.cache
@@ -59,7 +59,7 @@ def kind(name: str) -> Kind:
     if name in own():
         found = import_module(f"{__name__}.{name}").CLOCK
     else:
-        (point,) = entry_points(group=GROUP, name=name)
+        (point,) = [each for each in entry_points(GROUP) if each.name == name]
         found = point.load()
     assert isinstance(found, Kind)
     return found

@@ -12,7 +12,6 @@ import pkgutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Final
 
 from steelyard.analyse.claims import Judged
@@ -21,6 +20,7 @@ from steelyard.analyse.rows import Row
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import Run, Trial
 from steelyard.gate.outcome import Outcome
+from steelyard_device.entries import entry_points
 
 GROUP: Final = "steelyard.formats"
 
@@ -93,7 +93,7 @@ def formats() -> dict[str, Format]:
         name.replace("_", "-"): import_module(f"{__name__}.{name}").FORMAT
         for name in own
     }
-    found |= {point.name: point.load() for point in entry_points(group=GROUP)}
+    found |= {point.name: point.load() for point in entry_points(GROUP)}
     return dict(sorted(found.items()))
 
 

@@ -10,7 +10,6 @@ import functools
 import pkgutil
 from hashlib import blake2b
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any, Final
 
 from steelyard.analyse.trial import Run, Trial
@@ -19,6 +18,7 @@ from steelyard.machine.decoding import Malformed
 from steelyard.machine.printable import cleaned, printable
 from steelyard.store import archive, foreign
 from steelyard.store.foreign import Format, Source
+from steelyard_device.entries import entry_points
 
 GROUP: Final = "steelyard.imports"
 
@@ -28,7 +28,7 @@ def formats() -> tuple[Format, ...]:
     """Return every format."""
     own = (module.name for module in pkgutil.iter_modules(__path__))
     found = [import_module(f"{__name__}.{name}").FORMAT for name in own]
-    return (*found, *(point.load() for point in entry_points(group=GROUP)))
+    return (*found, *(point.load() for point in entry_points(GROUP)))
 
 
 def known() -> str:
