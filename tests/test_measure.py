@@ -16,8 +16,9 @@ from fakes import QUICK, case_of, launching, negate
 from steelyard import BenchmarkError, benchmark
 from steelyard.declare.mode import BUILDS, CACHES, parse
 from steelyard.measure import audit, instruments, stream
+from steelyard.measure.failed import failed
 from steelyard.measure.instruments import Instruments
-from steelyard.measure.one_case import failed, measure_case
+from steelyard.measure.one_case import measure_case
 from steelyard.measure.prepared import PreparedCase
 from steelyard_device import cpu, llvm
 

@@ -12,7 +12,7 @@ from steelyard.commands import _options as options
 from steelyard.declare import plan
 from steelyard.errors import SteelyardError
 from steelyard.report import columns as columns_list
-from steelyard.report import curves, json_report, pivot, progress, stored, sweeps
+from steelyard.report import json_report, pivot, progress, stored
 from steelyard.report.stored import Baseline
 from steelyard.store import places as stores
 from steelyard.store import session
@@ -114,6 +114,8 @@ def command(
     if json_file != "-":
         stored.print_rows(outcome.run, made, wanted, across)
     if plot and across:
+        from steelyard.report import curves, sweeps  # few runs are drawn
+
         curves.write(plot, sweeps.curves(outcome.run, made, across), across)
     outcome.problem = outcome.problem or broken
     progress.ending(outcome, chosen.store)
@@ -137,6 +139,8 @@ def _require_axes(
     if across:
         pivot.require(points, across)
     if plot:
+        from steelyard.report import curves
+
         curves.require(points, across, plot)
     if relative:
         rows.reference(points, relative)

@@ -6,7 +6,7 @@ import click
 
 from steelyard.commands import _options as options
 from steelyard.report import columns as columns_list
-from steelyard.report import curves, pivot, stored, sweeps
+from steelyard.report import pivot, stored
 from steelyard.report.formats import Results
 
 
@@ -55,6 +55,8 @@ def command(
         if across:
             pivot.require([row.axes for row in made], across)
         if plot:
+            from steelyard.report import curves, sweeps  # few runs are drawn
+
             curves.require([row.axes for row in made], across, plot)
             curves.write(plot, sweeps.curves(found, made, across or ""), across or "")
         if repro:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,12 +11,12 @@ from types import ModuleType
 from typing import Any
 
 from steelyard.analyse import doubts
-from steelyard.analyse.trial import METHOD_VERSION, ClockFacts, Trial
+from steelyard.analyse.trial import ClockFacts, Trial
 from steelyard.clocks import Clock
 from steelyard.clocks.host import HostClock
-from steelyard.declare.benchmark import FAILURES, Case, named, sentence
+from steelyard.declare.benchmark import FAILURES, sentence
 from steelyard.declare.mode import Mode
-from steelyard.declare.plan import PlannedTrial, Settings
+from steelyard.declare.plan import Settings
 from steelyard.machine import facts as machine
 from steelyard.machine import neighbours
 from steelyard.machine.neighbours import Neighbours
@@ -29,6 +28,7 @@ from steelyard.measure import (
     sampler,
     stream,
 )
+from steelyard.measure.failed import failed
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.prepared import PreparedCase
 from steelyard.measure.sampler import Record
@@ -291,37 +291,6 @@ def placed(prepared: PreparedCase) -> AbstractContextManager[None]:
     native = isinstance(prepared.work, work.NativeWork)
     device = isinstance(prepared.work, work.DeviceWork)
     return cpu.pinned() if native and not device else nullcontext()
-
-
-def failed(
-    case: Case, mode: Mode, error: str | None, *, block: int = 0, position: int = 0
-) -> Trial:
-    """Return the trial of a case that could not be measured at all."""
-    return Trial(
-        case=case.id,
-        axes=dict(case.axes),
-        mode=str(mode),
-        block=block,
-        position=position,
-        worker=os.getpid(),
-        samples=Record().samples(),
-        clock=HostClock.nothing(),
-        floors={},
-        ledger={},
-        facts={},
-        hashes={
-            "file": str(case.benchmark.path),
-            "line": str(case.benchmark.line),
-            "method": str(METHOD_VERSION),
-        },
-        error=error and named(case.id, error),
-    )
-
-
-def failed_turn(turn: PlannedTrial, error: str) -> Trial:
-    """Return the trial of a turn that could not be measured at all."""
-    where = {"block": turn.block, "position": turn.position}
-    return failed(turn.case, turn.mode, error, **where)
 
 
 def _ledger(taken: Measurement) -> dict[str, float]:

@@ -6,20 +6,19 @@ that work which leaves them as they are, or writes only part, is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.declare.mode import Mode
-from steelyard.machine.alive import SIGNS
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.one_case import placed
 from steelyard.measure.prepared import PreparedCase
 from steelyard.measure.regions import window_of
 from steelyard.prepare import work
-from steelyard.prepare.problems import Area
+from steelyard.prepare.problems import Area, solve
 
 
 class Solver:
@@ -67,23 +66,6 @@ class Solver:
         self._prepared.buffers.draw(self._prepared.buffers.seed)
         self._prepared.buffers.restore()
         self._prepared.buffers.poison()
-
-
-def solve(
-    numbers: Iterable[int],
-    area: Area,
-    write: Callable[[str, NDArray[Any]], None],
-    launch: Callable[[], Any],
-    read: Callable[[str], Any],
-) -> None:
-    """Launch on some problems, and keep what each launch left."""
-    for number in numbers:
-        SIGNS.step()
-        for name, data in area.given.items():
-            write(name, np.asarray(data[number]))
-        launch()
-        for name, place in area.left.items():
-            place[number] = read(name)
 
 
 def _host(array: Any) -> NDArray[Any]:

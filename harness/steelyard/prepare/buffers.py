@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,10 @@ from steelyard.declare.handles import Handle, replaced
 from steelyard.errors import BenchmarkError
 from steelyard.machine.alive import SIGNS
 from steelyard.prepare import inputs
-from steelyard_device import cuda, memory
+from steelyard_device import memory
+
+if TYPE_CHECKING:
+    from steelyard_device import cuda
 
 Array = NDArray[Any]
 

@@ -7,7 +7,7 @@ processes map holds it, and what the launches leave.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import thread_time
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from steelyard.declare.benchmark import Description
 from steelyard.declare.handles import Handle
+from steelyard.machine.alive import SIGNS
 from steelyard.prepare import checking, inputs
 from steelyard.prepare.buffers import dtype_of, from_file
 from steelyard_device import memory
@@ -103,3 +104,20 @@ def _size(handle: Handle) -> int:
 def _bytes(handle: Handle, count: int) -> int:
     """Return the bytes of an array of problems, up to a whole line."""
     return -(-count * _size(handle) // memory.LINE) * memory.LINE
+
+
+def solve(
+    numbers: Iterable[int],
+    area: Area,
+    write: Callable[[str, Array], None],
+    launch: Callable[[], Any],
+    read: Callable[[str], Any],
+) -> None:
+    """Launch on some problems, and keep what each launch left."""
+    for number in numbers:
+        SIGNS.step()
+        for name, data in area.given.items():
+            write(name, np.asarray(data[number]))
+        launch()
+        for name, place in area.left.items():
+            place[number] = read(name)

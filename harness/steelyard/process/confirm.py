@@ -34,9 +34,8 @@ from steelyard.declare.benchmark import Description, named
 from steelyard.declare.handles import CUDA, Handle
 from steelyard.declare.mode import Mode
 from steelyard.machine import neighbours
-from steelyard.measure.solving import solve
 from steelyard.prepare import checking, problems
-from steelyard.prepare.problems import Area
+from steelyard.prepare.problems import Area, solve
 from steelyard.process import scratch
 from steelyard.units import duration
 from steelyard_device import cpu

@@ -21,8 +21,8 @@ from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.errors import UnjudgedError
 from steelyard.machine import children, keeper
 from steelyard.machine.printable import printable
+from steelyard.measure.failed import failed_turn
 from steelyard.measure.interleave import VARIABLE
-from steelyard.measure.one_case import failed_turn
 from steelyard.process import confirm, scratch, wire
 
 GRACE: Final = 0.35

@@ -19,6 +19,7 @@ from typing import Any, Final
 from steelyard.analyse.trial import ClockFacts, Samples, Trial
 from steelyard.declare import discovery, mode
 from steelyard.declare.axes import plain
+from steelyard.declare.benchmark import Benchmark
 from steelyard.declare.plan import PlannedTrial, Settings
 from steelyard.machine.printable import cleaned
 from steelyard.prepare.capsules import SUFFIX
@@ -167,16 +168,17 @@ def request(
     }
 
 
+def _sealed(path: Path) -> Benchmark:
+    from steelyard.prepare.capsule_work import Sealed  # few cases are
+
+    return Sealed.of(path)
+
+
 def turn_of(message: Mapping[str, Any]) -> PlannedTrial:
     """Return the turn a request asks for, importing its benchmark."""
     path = Path(message["path"])
     sealed = path.suffix == SUFFIX
-    if sealed:
-        from steelyard.prepare.capsule_work import Sealed  # few cases are
-
-        benchmark = Sealed.of(path)
-    else:
-        benchmark = discovery.load(path, message["name"])
+    benchmark = _sealed(path) if sealed else discovery.load(path, message["name"])
     case = benchmark.case(message["axes"])
     return PlannedTrial(
         message["position"], message["block"], case, mode.parse(message["mode"])

@@ -29,9 +29,10 @@ from steelyard.machine import heap
 from steelyard.machine.alive import SIGNS
 from steelyard.machine.isolation import Isolation
 from steelyard.measure import inject
+from steelyard.measure.failed import failed_turn
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.interleave import Token, alone, in_rounds
-from steelyard.measure.one_case import Measurement, failed_turn, measure_case, placed
+from steelyard.measure.one_case import Measurement, measure_case, placed
 from steelyard.measure.pair import PortableBinary, beside, measure_pair
 from steelyard.measure.prepared import PreparedCase, static_facts
 from steelyard.measure.sampler import no_collection

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Any, Final
-from xml.sax.saxutils import escape
 
 from steelyard import units
 from steelyard.analyse.cliffs import Cliff
@@ -24,6 +23,7 @@ from steelyard.report.drawing import (
     PLOT,
     TITLE,
     WIDE,
+    escaped,
     picture,
     rules,
     words,
@@ -217,7 +217,7 @@ def _line(curve: Curve, frame: Frame) -> Iterator[str]:
         said = f"{at:g}: {units.duration(one.value)}"
         yield (
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="white" '
-            f'stroke-dasharray="none"><title>{escape(said)}</title></circle>'
+            f'stroke-dasharray="none"><title>{escaped(said)}</title></circle>'
         )
         if at in steep:
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" stroke-dasharray="none"/>'

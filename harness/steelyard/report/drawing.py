@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
-from xml.sax.saxutils import escape
 
 from steelyard import units
 from steelyard.report.chart import day, levels, share, smallest
@@ -51,6 +51,11 @@ class _Label:
     colour: str
 
 
+def escaped(text: str) -> str:
+    """Return a text as XML has it between tags."""
+    return html.escape(text, quote=False)
+
+
 def svg(history: History) -> str:
     """Return the history as an SVG file; each point shows its run under the pointer."""
     labels = _labels(history)
@@ -70,12 +75,12 @@ def svg(history: History) -> str:
 
 def picture(title: str, high: float, parts: Iterable[str], about: str = "") -> str:
     """Return an SVG file under its title; ``about`` is its content in words."""
-    said = escape(title)
+    said = escaped(title)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {high:g}"',
         'font-family="sans-serif" font-size="12" role="img">',
         f"<title>{said}</title>",
-        *([f"<desc>{escape(about)}</desc>"] if about else []),
+        *([f"<desc>{escaped(about)}</desc>"] if about else []),
         f'<rect width="{WIDE}" height="{high:g}" fill="white"/>',
         f'<text x="{LEFT}" y="16" font-size="14">{said}</text>',
     )
@@ -85,7 +90,7 @@ def picture(title: str, high: float, parts: Iterable[str], about: str = "") -> s
 def words(x: float, y: float, said: str, anchor: str = "start", more: str = "") -> str:
     """Return a text; ``anchor`` may be ``middle`` or ``end``."""
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}'
-    return f"<text {place}>{escape(said)}</text>"
+    return f"<text {place}>{escaped(said)}</text>"
 
 
 def rules(y: Scale) -> Iterator[str]:
@@ -163,7 +168,7 @@ def _label(label: _Label, frame: Frame) -> str:
     bottom = frame.y.start
     return (
         f'<g><text x="{label.x:.1f}" y="{y:.1f}" text-anchor="middle" '
-        f'fill="{label.colour}">{escape(label.text)}</text>'
+        f'fill="{label.colour}">{escaped(label.text)}</text>'
         f'<path d="M{label.at:.1f} {y + 4:.1f}V{bottom:.1f}" stroke="{label.colour}" '
         'stroke-dasharray="3 3" opacity="0.6"/></g>'
     )
@@ -173,7 +178,7 @@ def _mark(point: Point, x: float, y: Callable[[float], float]) -> str:
     estimate = point.estimate
     said = f"{point.name}, {day(point)}, {units.duration(estimate.value)}"
     return (
-        f'<g stroke="{POINTS}"><title>{escape(said)}</title>'
+        f'<g stroke="{POINTS}"><title>{escaped(said)}</title>'
         f'<path d="M{x:.1f} {y(estimate.low):.1f}V{y(estimate.high):.1f}"/>'
         f'<circle cx="{x:.1f}" cy="{y(estimate.value):.1f}" r="3" fill="{POINTS}"/></g>'
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from steelyard.analyse.cliffs import COPY, FEWEST, Cliff, Size, cliffs
 from steelyard.analyse.rows import Row
 from steelyard.analyse.trial import Run
-from steelyard.report import curves as drawn
-from steelyard.report.curves import Curve
+
+if TYPE_CHECKING:
+    from steelyard.report.curves import Curve
 
 MEASURES: Final = ("bytes", "operations")
 
@@ -24,15 +25,20 @@ def axes(made: Sequence[Row]) -> list[str]:
     for row in made:
         for name, value in row.axes.items():
             values.setdefault(name, {})[str(value)] = value
+    several = {name: v for name, v in values.items() if len(v) >= FEWEST}
+    if not several:
+        return []
+    from steelyard.report.curves import is_size  # few runs are sweeps
+
     return [
-        name
-        for name, found in values.items()
-        if len(found) >= FEWEST and all(map(drawn.is_size, found.values()))
+        name for name, found in several.items() if all(map(is_size, found.values()))
     ]
 
 
 def curves(run: Run, made: Sequence[Row], across: str) -> list[Curve]:
     """Return the curves of rows over an axis, with their cliffs."""
+    from steelyard.report import curves as drawn
+
     copies = {key: time for row in made for key, time in _copy(row)}
 
     def find(group: Sequence[Row]) -> list[Cliff]:
@@ -54,6 +60,8 @@ def curves(run: Run, made: Sequence[Row], across: str) -> list[Curve]:
 def sentences(run: Run, made: Sequence[Row]) -> Iterator[str]:
     """Yield a sentence for each cliff over each axis."""
     for across in axes(made):
+        from steelyard.report import curves as drawn
+
         yield from drawn.cliffs(curves(run, made, across), across)
 
 
