@@ -14,7 +14,7 @@ from steelyard.analyse.rows import Row, nearest, relative_to, rows, with_peaks
 from steelyard.analyse.trial import Run, Trial
 from steelyard.declare import config
 from steelyard.errors import SteelyardError, StoreError
-from steelyard.report import clocks_table, comparison, details, pivot, sweeps, tables
+from steelyard.report import clocks_table, details, pivot, sweeps, tables
 from steelyard.report.formats import Results, formats, unmeasured
 from steelyard.report.grid import Column, Sheet
 from steelyard.store.store import Store
@@ -115,6 +115,8 @@ class Baseline:
         self, made: Sequence[Row], run: Run, trials: Sequence[Trial], *, stderr: bool
     ) -> list[Row]:
         """Add each row's ratio, where the two compare; print what differs around both."""
+        from steelyard.report import comparison  # few runs have a baseline
+
         around = comparing.around(self.run, run, self.trials, trials)
         console = tables.console(stderr=stderr)
         console.print(*comparison.heading(self.run, run, around), sep="\n")

@@ -12,15 +12,17 @@ import pkgutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from steelyard.analyse.claims import Judged
-from steelyard.analyse.compare import Comparison, Difference
-from steelyard.analyse.rows import Row
-from steelyard.analyse.stats import Estimate
-from steelyard.analyse.trial import Run, Trial
-from steelyard.gate.outcome import Outcome
 from steelyard_device.entries import entry_points
+
+if TYPE_CHECKING:  # whose own modules make all of this
+    from steelyard.analyse.claims import Judged
+    from steelyard.analyse.compare import Comparison, Difference
+    from steelyard.analyse.rows import Row
+    from steelyard.analyse.stats import Estimate
+    from steelyard.analyse.trial import Run, Trial
+    from steelyard.gate.outcome import Outcome
 
 GROUP: Final = "steelyard.formats"
 
