@@ -225,26 +225,26 @@ class Tiling:
         """Yield a block's shared arrays: name, dtype, elements, alignment in bytes."""
         parts = self.split if self.sliced else 1
         product, stages = self.product, self.stages * parts
-        for name, factor, count in (
-            ("rows", product.rows, self.tall),
-            ("columns", product.columns, self.columns),
-        ):
+        factors = (product.rows, self.tall), (product.columns, self.columns)
+        for name, (factor, count) in zip(("rows", "columns"), factors, strict=True):
             yield name, product.lying(factor), stages * count * product.step, ATOM
         if self.split > 1:
             yield "partial", product.added, self.sent * parts * self.repeats, UNIT
-        for dtype in {
-            o.value.node.dtype for o in self.product.nest.outputs if self.is_staged(o)
-        }:
+        outputs = [o for o in self.product.nest.outputs if self.is_staged(o)]
+        for dtype in {o.value.node.dtype for o in outputs}:
             rows = parts * self.groups * ROWS
             yield f"staged_{dtype.name}", dtype, rows * self.pitch, UNIT
         if self.bulk:
-            yield "full", int64, stages, 8
-            yield "empty", int64, stages, 8
+            yield from [(name, int64, stages, 8) for name in ("full", "empty")]
             yield "arrived", int64, 1, 8
 
-    @cached_property
+    @property
     def shared(self) -> int:
         """Bytes of a block's shared memory."""
+        return self._shared
+
+    @cached_property
+    def _shared(self) -> int:
         end = 0
         for _, dtype, count, alignment in self.memory():
             end = -(-end // alignment) * alignment + count * dtype.bytes
