@@ -67,7 +67,7 @@ CLIFF: Final = (
     2.0  # times as long as apart: all of 15 that were so were slower on an H200
 )
 FAR: Final = 4.0  # times what memory and arithmetic take
-EXACT_RATE: Final = 3e4  # operations of FMA a nanosecond: half of an H200's
+EXACT_RATE: Final = 1.7  # operations of a lane by FMA: half of two a cycle
 HANDED_NS: Final = 800.0  # from one launch to the next, beside a kernel's own time
 
 
@@ -205,16 +205,23 @@ def is_serial(program: Program, device: Machine | Gpu) -> bool:
     nest = _nest(program)
     if nest is None:
         return False
-    if isinstance(device, Gpu) and _is_exact(nest) and is_tiled(program, device):
-        operations = cost.operations(program) / EXACT_RATE
-        least = max(cost.bytes_moved(program) / device.memory_rate, operations)
-        return modelled(program, device) > CLIFF * least + SERIAL_NS
+    if isinstance(device, Gpu) and is_tiled(program, device) and _is_exact(nest):
+        return modelled(program, device) > CLIFF * _exact(nest, device) + SERIAL_NS
     if _is_shared(nest, device) or is_tiled(program, device):
         return False
     taken = modelled(program, device)
     if taken > SERIAL_NS and isinstance(device, Gpu) and _busy(nest, device) == 1:
         return taken > FAR * predicted(program, device)
     return taken > SERIAL_NS
+
+
+def _exact(nest: Nest, gpu: Gpu) -> float:
+    """Return what a product by FMA takes that keeps half of a GPU busy."""
+    whole = product_of(nest)
+    assert not isinstance(whole, str)
+    rate = gpu.multiprocessors * gpu.fma_lanes(whole.added) * EXACT_RATE
+    operations = cost.operations(nest.program) / rate
+    return max(cost.bytes_moved(nest.program) / gpu.memory_rate, operations)
 
 
 def _is_shared(nest: Nest, device: Machine | Gpu) -> bool:
