@@ -1,5 +1,5 @@
 # Two commands: `make bench` measures the shipped kernels here in about a minute, in float32 at
-# two sizes, and two builds; `make test` runs every quick test and a sixth of
+# two sizes, and two builds; `make test` runs every quick test and a seventh of
 # the slow ones, `make test-all` all but what judges by times of its own, which
 # `make test-measuring` does on a machine that is free.
 # `make builds` measures what is only built, for GPUs that need not be here: minutes.

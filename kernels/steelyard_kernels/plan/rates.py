@@ -63,6 +63,7 @@ FOLLOWS_NS: Final = 1700.0
 REDUCES_NS: Final = 900.0
 FULL: Final = 1024  # threads of a multiprocessor that are as quick as twice as many
 SERIAL_NS: Final = 10e3  # some launches
+CLIFF: Final = 1.25  # times as long as apart: models of lines differ by as much
 FAR: Final = 4.0  # times what memory and arithmetic take
 EXACT_RATE: Final = 1.7  # operations of a lane by FMA: half of two a cycle
 HANDED_NS: Final = 800.0  # from one launch to the next, beside a kernel's own time
@@ -239,7 +240,7 @@ def is_cliff(program: Program, apart: Iterable[Program], device: Machine | Gpu) 
     if not is_serial(program, device):
         return False
     own = sum([modelled(each, device) for each in apart])
-    return modelled(program, device) > own
+    return modelled(program, device) > CLIFF * own
 
 
 def _walked(nest: Nest) -> int:

@@ -17,7 +17,7 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.cost import bytes_moved
 from steelyard_kernels.expression.expr import Apply, Cast, Input
 from steelyard_kernels.ir.effects import AHEAD
-from steelyard_kernels.nest.axes import NAMES, Nest, Value, is_column
+from steelyard_kernels.nest.axes import NAMES, Nest, Value, is_column, segmented
 from steelyard_kernels.nest.reads import Passes, walks_behind
 from steelyard_kernels.nest.threads import nearness
 from steelyard_kernels.ops import OPERATIONS
@@ -199,6 +199,16 @@ def allowance(need: int, threads: int) -> int:
     return min(most, most_registers(threads))
 
 
+def _lengths(nest: Nest) -> list[int]:
+    """Return how many indices are walked of each axis, of segments in the mean."""
+    found = list(nest.extents)
+    for value in nest.values:
+        segments = prod([nest.extents[axis] for axis in segmented(value)])
+        for axis in value.over:
+            found[axis] = -(-found[axis] // segments)
+    return found
+
+
 class Team:
     """What predictions need of a nest whose threads walk reduced axes together."""
 
@@ -216,10 +226,11 @@ class Team:
         axes = range(len(nest.extents))
         self.near = {NAMES[axis]: nearness(nest, axis) for axis in axes}
         inner = walks_behind(nest)
-        self.walked = prod(nest.extents[: nest.outer]) * sum(
-            [prod([nest.extents[k] for k in walk]) for walk in inner]
+        lengths = _lengths(nest)
+        self.walked = prod(lengths[: nest.outer]) * sum(
+            [prod([lengths[k] for k in walk]) for walk in inner]
         )
-        self._taken = latest(partial(taken_of, nest, inner, self.near))
+        self._taken = latest(partial(taken_of, lengths, inner, self.near))
         self._residues: dict[int, int | None] = {}
 
     def residue(self, lanes: int) -> int | None:

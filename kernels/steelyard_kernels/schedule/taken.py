@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from steelyard_kernels.nest.axes import NAMES, Nest
+from steelyard_kernels.nest.axes import NAMES
 from steelyard_kernels.schedule.gpu import WARP
 from steelyard_kernels.schedule.schedule import Cut, Place
 
@@ -45,13 +45,13 @@ class Taken:
 
 
 def taken_of(
-    nest: Nest,
+    extents: Sequence[int],
     within: Sequence[frozenset[int]],
     near: Mapping[str, int],
     cuts: tuple[Cut, ...],
     _: None,
 ) -> Taken:
-    """Count what cuts take.
+    """Count what cuts take of loops of some extents.
 
     `within` are the axes of inner loops that are walked within one another, `near` says how
     near neighbours lie along each.
@@ -60,7 +60,7 @@ def taken_of(
     loops: list[tuple[int, int, int]] = []  # the axis, vectors and turns of each
     along, beside, nearest, walked, held = 1, 1, None, False, True
     for place, cut in enumerate(cuts):
-        extent = prod([nest.extents[NAMES.index(axis)] for axis in cut.axes])
+        extent = prod([extents[NAMES.index(axis)] for axis in cut.axes])
         lanes = registers = threads = blocks = whole = 1
         for factor, at in reversed(cut.factors):  # the first at a place counts
             whole *= factor
