@@ -42,7 +42,7 @@ def pytest_addoption(parser):
     for flag, text in {
         "--update-golden": "rewrite the golden files",
         "--turns": "run slow tests in turns, of which the commit has one",
-        "--update-slow": "rewrite the list of slow tests by the times of this run",
+        "--update-slow": "rewrite the list of slow tests by this run, which is of all",
     }.items():
         parser.addoption(flag, action="store_true", help=text)
 

@@ -2,7 +2,7 @@
 
 `tests/slow.txt` names the functions whose cases take more than `LONG` together. Their cases
 are dealt to `TURNS` turns, each function's one after another, and the commit says whose turn
-it is: each case runs in one of five commits, and a commit's tests are the same everywhere.
+it is: each case runs in one of seven commits, and a commit's tests are the same everywhere.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def planner(nest: Nest) -> Planner:
     return Planner(nest, reads_of(nest))
 
 
-@lru_cache(maxsize=2)  # so
+@lru_cache(maxsize=2)  # every candidate asks
 def has_rows(nest: Nest) -> bool:
     """Say whether all reductions are along the last axis, of rows along the others."""
     last = len(nest.extents) - 1

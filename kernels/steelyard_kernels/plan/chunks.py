@@ -19,7 +19,6 @@ from steelyard_kernels.expression.expr import (
     Node,
     Program,
     Reduce,
-    Shape,
 )
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import axis
@@ -112,10 +111,12 @@ def by_axes(
 ) -> Program:
     """Return a program whose reductions over several axes are made axis by axis.
 
-    Itself where there are none. Those over `neighbours` may be one, and what is over one axis
-    in `parts` where there are few results, products of matrices among them. Chunks of all elements are as many as divide these, which
-    is another number at other extents; of axes they are as many. Nor have axes that lie
-    apart, or that arrays are broadcast along, one walk that threads share.
+    Itself where there are none. Those over `neighbours` may stay one reduction. In `parts`
+    are walked a single axis of few results, and the common axis of two matrices.
+
+    Chunks of all elements are as many as divide these, which is another number at other
+    extents; of axes they are as many. Nor have axes that lie apart, or that arrays are
+    broadcast along, one walk that threads share.
     """
 
     def rule(graph: Graph, node: Node, made: Mapping[int, Node]) -> Node | None:
@@ -132,10 +133,11 @@ def by_axes(
         arg = made[node.arg.number]
         if len(axes) == 1 and parts:
             ((place,),) = axes
-            before, extent, behind = _around(arg.shape, place)
+            shape, extent = arg.shape, arg.shape[place]
             size = chunk_of(extent, PARTS, PARTS) if prod(node.shape) < FEW else 0
             if size:
-                arg = graph.reshape(arg, (*before, extent // size, size, *behind))
+                split = *shape[:place], extent // size, size, *shape[place + 1 :]
+                arg = graph.reshape(arg, split)
                 axes = [(place,), (place + 1,)]
         return _nested(graph, node, arg, axes) if len(axes) > 1 else None
 
@@ -159,11 +161,6 @@ def _multiplied(graph: Graph, node: Dot, a: Node, b: Node) -> Node | None:
     wide = [graph.cast(factor, accumulator(node.dtype)) for factor in factors]
     sums = graph.reduce("sum", graph.apply("multiply", *wide), (3,), keepdims=False)
     return graph.cast(graph.reduce("sum", sums, (0,), keepdims=False), node.dtype)
-
-
-def _around(shape: Shape, place: int) -> tuple[Shape, int, Shape]:
-    """Return the extents before an axis, its own and those behind it."""
-    return shape[:place], shape[place], shape[place + 1 :]
 
 
 def _nested(

@@ -27,7 +27,7 @@ class Group:
     reads: list[Node] = field(default_factory=list)
     behind: list[Group] = field(default_factory=list)  # what reads before it overwrites
     program: Program | None = None  # once it was asked for
-    reason: str = ""  # so
+    reason: str = ""  # why it is a launch, once it was asked for
 
     @property
     def is_elementwise(self) -> bool:

@@ -186,6 +186,7 @@ def _busy(nest: Nest, device: Machine | Gpu) -> float:
 
 
 def _reduced(nest: Nest) -> frozenset[int]:
+    """Return the axes that reductions walk."""
     return frozenset[int]().union(*[value.over for value in nest.values])
 
 
@@ -199,13 +200,18 @@ def modelled(program: Program, device: Machine | Gpu) -> float:
 
 
 def is_serial(program: Program, device: Machine | Gpu) -> bool:
-    """Say whether threads walk for long, each for itself, what others walk beside them."""
+    """Say whether threads walk for long, each for itself, what others walk beside them.
+
+    Or whether a product by FMA takes twice as long as one that keeps half of a GPU busy.
+    """
     nest = _nest(program)
     if nest is None:
         return False
-    if isinstance(device, Gpu) and is_tiled(program, device) and _is_exact(nest):
+    if is_tiled(program, device):
+        if not (isinstance(device, Gpu) and _is_exact(nest)):
+            return False
         return modelled(program, device) > 2 * _exact(nest, device) + SERIAL_NS
-    if _is_shared(nest, device) or is_tiled(program, device):
+    if _is_shared(nest, device):
         return False
     taken = modelled(program, device)
     if taken > SERIAL_NS and isinstance(device, Gpu) and _busy(nest, device) == 1:
