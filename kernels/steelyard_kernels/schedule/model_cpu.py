@@ -277,7 +277,9 @@ class Rows:
         stall = terms.ROW_STALL / block
         if row_bytes < terms.PAGE_BYTES:
             stall = terms.PAGE_STALL if block > 1 else 0.0
-        ahead = 1 - terms.PREFETCH_SAVING if schedule.prefetch else 1.0
+        ahead = 1 + terms.AHEAD_COST * bool(schedule.prefetch)
+        if schedule.prefetch and schedule.streaming and block > 1:
+            ahead = 1 - terms.PREFETCH_SAVING
         cold = terms.cold_term(moved, schedule, self.machine) * (1 + stall)
         cold = terms.together(cold * ahead, computing)
         if not moved.resident:
