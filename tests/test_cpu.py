@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 from threading import Thread
 
 import llvmlite.binding
@@ -207,6 +208,13 @@ def test_cores_walk_a_cache_that_they_share_together(
     monkeypatch.setattr(caches, "second", lambda: MIB)
     wanted = [(first * MIB, behind * MIB) for first, behind in parts]
     assert caches.parts(nbytes, shared) == wanted
+
+
+def test_a_second_cache_is_as_large_as_linux_says():
+    """Python's own sysconf knows no caches."""
+    text = Path(f"/sys/devices/system/cpu/cpu{cpu.cpus()[0]}/cache/index2/size")
+    said = text.read_text(encoding="ascii").strip() if text.exists() else "1024K"
+    assert f"{caches.second() >> 10}K" == said
 
 
 @given(st.integers(1, 9999), st.lists(st.sampled_from("abc"), min_size=1))

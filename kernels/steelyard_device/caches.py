@@ -15,19 +15,22 @@ third-level cache may be so many that a share of it leaves some of their own as 
 @functools.cache
 def second() -> int:
     """Return the bytes of a core's second-level cache; 1 MiB where nobody says."""
-    try:
-        return max(os.sysconf("SC_LEVEL2_CACHE_SIZE"), 0) or 1 << 20
-    except (ValueError, OSError):  # of another C library
-        return 1 << 20
+    kilobytes = _said(min(os.sched_getaffinity(0)), "index2/size").removesuffix("K")
+    return int(kilobytes) << 10 if kilobytes.isdigit() else 1 << 20
 
 
 def last(processor: int) -> str:
     """Return which processors share this one's third-level cache; itself if unknown."""
-    cache = f"/sys/devices/system/cpu/cpu{processor}/cache/index3/shared_cpu_list"
+    return _said(processor, "index3/shared_cpu_list") or str(processor)
+
+
+def _said(processor: int, name: str) -> str:
+    """Return what Linux says of a processor's cache; "" where it says nothing."""
+    cache = Path(f"/sys/devices/system/cpu/cpu{processor}/cache")
     try:
-        return Path(cache).read_text(encoding="ascii").strip()
+        return (cache / name).read_text(encoding="ascii").strip()
     except OSError:
-        return str(processor)
+        return ""
 
 
 def parts(nbytes: int, shared: Sequence[str]) -> list[tuple[int, int]]:
