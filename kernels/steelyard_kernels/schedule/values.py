@@ -13,7 +13,7 @@ from steelyard_kernels.expression import expr
 from steelyard_kernels.expression.expr import Node
 from steelyard_kernels.expression.structure import users
 from steelyard_kernels.ir.builder import Builder, const
-from steelyard_kernels.ir.functions.exp_log import exp_below
+from steelyard_kernels.ir.functions.exp_log import exp_below, exp_of_lower
 from steelyard_kernels.ir.loops import Operand
 
 Env: TypeAlias = dict[int, Operand]
@@ -123,7 +123,9 @@ def lower(
         right, addend = env[sum_.b.number], env[sum_.c.number]
         return b.let("fma", left, right, addend)
     args = [env[arg.number] for arg in node.args]
-    if target == "cuda" and largest_of(node) is not None:
+    if target in {"cuda", "cpu"} and largest_of(node) is not None:
+        if target == "cpu":
+            return exp_of_lower(b, args[0])
         return exp_below(b, args[0], summed=node.number in summed)
     if (
         target == "cpu"

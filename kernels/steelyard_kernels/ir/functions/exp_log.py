@@ -44,6 +44,7 @@ class Log:
     odd: tuple[float, ...]
 
 
+LEAST = -88.0  # rounds to -127 ln 2
 EXP = {
     float32: Exp(  # q: Moshier's Cephes, expf.c; ln 2 as in FreeBSD's e_expf.c
         lowest=-104.0,
@@ -133,15 +134,25 @@ def scaled(b: Statements, x: Operand, n: Operand) -> Operand:
     """Return x * 2**n of a float n that is an integer, -1100 to 1100, or NaN.
 
     In two steps: 2**n may not be a float. Of the bits of n + magic, halved, only the low
-    ones are left by the shift into the exponent's place.
+    ones are left by the shift into the exponent's place: with twice an exponent's bias in
+    them, its own.
     """
     s = Floats(b, x)
-    word = s.as_word(b.let("add", n, s.number(magic(s))))
-    base, half = s.word_of(magic(s)), b.let("shift_right_logical", word, s.whole(1))
-    first = b.let("multiply", x, s.two_to(half, -base // 2))
-    return b.let(
-        "multiply", first, s.two_to(b.let("subtract", word, half), -(base - base // 2))
-    )
+    word = s.as_word(b.let("add", n, s.number(magic(s) + 2 * s.bias)))
+    half = b.let("shift_right_logical", word, s.whole(1))
+    first = b.let("multiply", x, s.power(half))
+    return b.let("multiply", first, s.power(b.let("subtract", word, half)))
+
+
+def exp_of_lower(b: Statements, x: Operand) -> Operand:
+    """Return e**x of float32 values that are not above 0; below 2**-126.5 it is 0.
+
+    2**n is n and a bias in the exponent's place: no bits at all for the least.
+    """
+    s = Floats(b, x)
+    shifted, r = reduced(s, s.at_least(x, LEAST), s.bias)
+    near = s.polynomial(r, (*EXP[s.dtype].q, 1.0, 1.0))
+    return b.let("multiply", near, s.power(s.as_word(shifted)))
 
 
 def exp_below(b: Statements, x: Operand, *, summed: bool) -> Operand:
@@ -165,12 +176,12 @@ def exp_below(b: Statements, x: Operand, *, summed: bool) -> Operand:
     return s.fma(power, s.fma(t, s.number(-math.log(2)), x), power)
 
 
-def reduced(s: Floats, x: Operand) -> tuple[Operand, Operand]:
-    """Return n = round(x / ln 2) + `magic` and r = x - n ln 2.
+def reduced(s: Floats, x: Operand, more: int = 0) -> tuple[Operand, Operand]:
+    """Return n = round(x / ln 2) + `magic` + more, and r = x - round(x / ln 2) ln 2.
 
     x is between the bounds of EXP, or NaN; n is what `power_of` takes.
     """
-    c, rounder = EXP[s.dtype], s.number(magic(s))
+    c, rounder = EXP[s.dtype], s.number(magic(s) + more)
     shifted = s.fma(x, s.number(1 / math.log(2)), rounder)
     n = s.b.let("subtract", shifted, rounder)
     r = s.fma(n, s.number(-c.ln2_high), x)

@@ -111,8 +111,9 @@ class Floats:
 
     def two_to(self, exponent: Operand, offset: int = 0) -> Operand:
         """Return 2**(exponent + offset), for exponents of normal numbers."""
-        biased = self.b.let("add", exponent, self.whole(self.bias + offset))
-        return self.b.let(
-            "bitcast",
-            self.b.let("bitwise_left_shift", biased, self.whole(self.mantissa)),
-        )
+        return self.power(self.b.let("add", exponent, self.whole(self.bias + offset)))
+
+    def power(self, biased: Operand) -> Operand:
+        """Return the power of two whose exponent's bits are the lowest of a word."""
+        place = self.whole(self.mantissa)
+        return self.b.let("bitcast", self.b.let("bitwise_left_shift", biased, place))
