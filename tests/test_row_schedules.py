@@ -18,6 +18,7 @@ from steelyard_kernels.function import kernel
 from steelyard_kernels.ir import printing as loops_print
 from steelyard_kernels.ir.verify import verify
 from steelyard_kernels.schedule import strategies
+from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.schedule import Place
 from steelyard_kernels.targets import machine
 
@@ -100,7 +101,7 @@ def test_large_rows_are_taken_several_at_a_time_and_small_ones_alone():
 
     Four rows of 16 kB do not: it is less to add their biases again.
     """
-    stack = Place.STACK
+    stack, wide = Place.STACK, Machine(64, 2)
     for width, dtype, rows, hints in (
         (768, "float32", 1, (stack, None)),
         (4096, "float32", 4, (None, None)),
@@ -108,10 +109,32 @@ def test_large_rows_are_taken_several_at_a_time_and_small_ones_alone():
         (4096, "float16", 2, (stack, None)),
     ):
         specs = ((1024, width), dtype), *((((width,), dtype),) * 4)
-        chosen = strategies.heuristic(library.bias_layernorm.program(*specs), machine())
+        chosen = strategies.heuristic(library.bias_layernorm.program(*specs), wide)
         assert chosen.cuts[0].at(Place.REGISTER) == rows
         assert (chosen.keep, chosen.hoist) == hints
         assert chosen.one_pass
+
+
+@pytest.mark.parametrize(
+    ("vector", "dtype", "several"),
+    [(32, "float32", False), (64, "float32", True), (64, "float16", False)],
+)
+def test_lines_of_several_rows_are_streamed_whole_or_not_at_all(vector, dtype, several):
+    """Half of one waits for the other, and loads that end in the same bits for both."""
+    program = library.softmax.program(((1024, 4096), dtype))
+    every = strategies.candidates(program, Machine(vector, 2), aligned=True)
+    rows = {each.cuts[0].at(Place.REGISTER) for each in every if each.streaming}
+    assert (max(rows) > 1) is several
+
+
+def test_rows_to_come_are_asked_for_where_most_is_computed():
+    """Beside the exponentials of softmax, not where its results are stored."""
+    program = library.softmax.program(((64, 1024), "float32"))
+    text = lowered(program, walked_rows(1, keep=Place.STACK, prefetch=4096))
+    computed, stored = text.split("prefetch x[")
+    assert computed.count(" in range(0, 1024, 16)") == 2  # the largest, then the sums
+    assert "out[" not in computed
+    assert "out[" in stored
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

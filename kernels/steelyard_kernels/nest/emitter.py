@@ -302,19 +302,28 @@ class Emitter(Values):
                 self._room.store(
                     value, *self._kept_at(value, at), known[self.key(value, at)]
                 )
+        if self.kept and self._walk is self.kept.asking is not self.kept.outputs:
+            self._ask_ahead(at)
 
     # memory
 
     def end(self, depth: int, at: At) -> None:
         """Emit the stores at a place of so many open loops, and ask for what comes later."""
         self._store(depth, at)
-        if depth == self.depth and self.mask(self.open, at) is None:
+        if depth == self.depth and not (
+            self.kept and self.kept.asking is not self.kept.outputs
+        ):
+            self._ask_ahead(at)
+
+    def _ask_ahead(self, at: At) -> None:
+        """Ask for what rows to come read, where a vector of this one is whole."""
+        if self.mask(self.open, at) is None:
             for value in self.ahead:
                 self._prefetch(value, at)
 
     def _prefetch(self, value: Value, at: At) -> None:
         """Ask for an array's elements ahead of a place, once a cache line."""
-        b, bytes_, loop = self.b, value.node.dtype.bytes, self.depth - 1
+        b, bytes_, loop = self.b, value.node.dtype.bytes, len(self.axes) - 1
         assert isinstance(value.source, Input)
         if at[loop] * self.open[loop].lanes * bytes_ % LINE == 0:
             widest = max([array.node.dtype.bytes for array in self.ahead])

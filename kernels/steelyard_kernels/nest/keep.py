@@ -75,6 +75,16 @@ class Kept:
         """All walks in order, without those over deviations."""
         return [*(walk for walk, _ in self.reductions.values()), self.outputs]
 
+    @property
+    def asking(self) -> Walk:
+        """The walk in which rows to come are asked for: one that has most to compute.
+
+        That is a later one than the first, which waits for memory, and keeps what it
+        computes; else that of the outputs. Softmax of 1024 x 4096 float32 took 0.79 of
+        the time so (Zen 3).
+        """
+        return next((walk for walk in self.walks[1:] if walk.stores), self.outputs)
+
 
 @lru_cache(maxsize=2)  # a build asks for it with every candidate
 def planner(nest: Nest) -> Planner:

@@ -29,10 +29,10 @@ CACHE_RATE: Final = 60.0
 # clears it: three quarters of the reference machine's 32 MiB. There, float16 rows of
 # 4096 and 5140 (17 and 21 MB) were slower with streaming stores, warm and cold alike.
 RESIDENT_BYTES: Final = 24 << 20
-# The part of fetching the lines it writes that a launch pays where they all stay in that
-# cache: they are written back later. Copies of 16 MB took 1.2 times as long as by streaming
-# stores, and of 64 MB 1.5 times (Zen 3).
-LATER: Final = 0.5
+# The last-level cache of the machines that the rates are from: what stores leave there is
+# written back later, by others. Beside streaming stores copies of 16 MB took 1.2 times as
+# long, of 64 MB 1.5 times, and rows of 3 MB no longer (Zen 3).
+LAST_BYTES: Final = 32 << 20
 # What a core's streaming stores drain at beside reads from cache: streaming copies of
 # 3 to 17 MB that stay in cache wrote 28 to 80 GB/s with two cores, as the host's memory
 # was more or less busy.
@@ -61,10 +61,11 @@ JITTER: Final = 0.1
 # loads of a vector run ahead of its arithmetic, but a row waits for its reductions.
 OVERLAP: Final = 0.7
 # The part of memory time that prefetching the next rows saves, of 2 to 30 % seen for
-# LayerNorm and softmax of 1024 rows from memory, several at a time; what it costs rows that
-# are in cache, single ones, and those whose stores fetch lines too (Zen 3: 0 to 38 %).
+# LayerNorm and softmax of 1024 rows from memory; and what it costs rows that are in cache,
+# and those whose stores fetch lines too (Zen 3: up to 38 %).
 PREFETCH_SAVING: Final = 0.12
 AHEAD_COST: Final = 0.005
+PREFETCH_BESIDE: Final = 0.3  # saved where they are asked for beside arithmetic
 # Memory time that a block of n rows loses at its reductions is this / n: blocks of 1,
 # 2 and 4 rows of 4096 float32 took 1.9, 1.55 and 1.48 times a copy.
 ROW_STALL: Final = 0.4
@@ -183,8 +184,7 @@ def cold_term(bytes_: Traffic, schedule: Schedule, machine: Machine) -> float:
     """Return the nanoseconds of moving operands that are in no cache."""
     threads = machine.threads if schedule.threads == 0 else 1
     allocated = 0.0 if schedule.streaming else float(bytes_.fresh)
-    if bytes_.fresh <= RESIDENT_BYTES:
-        allocated *= LATER
+    allocated *= min(1.0, bytes_.fresh / LAST_BYTES)
     if schedule.streaming and bytes_.updates:
         allocated = bytes_.moved  # throws out lines just read: seen 1.5 times as slow
     return (bytes_.moved + allocated) / (MEMORY_RATE * threads)

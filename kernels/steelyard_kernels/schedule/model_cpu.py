@@ -138,6 +138,9 @@ ROW_OPERATION_NS: Final = 0.1
 KEPT: Final = 3
 FAR: Final = 6
 NEAR_BYTES: Final = 32 << 10
+# How much longer functions take of several vectors at a time where 16 registers do not
+# hold their constants: softmax of 1024 x 768 float32 by 4 rows against 1 (Zen 3).
+CROWDED: Final = 1.15
 # What a row costs more whose last line is not whole and goes round the caches in part: of
 # 1024 x 1000 float32 that took 164 us, and 64 without.
 TORN_NS: Final = 200.0
@@ -153,7 +156,7 @@ class Work:
     `columns` are those that rows walked together share, `hoisted` those done once a
     launch, `reductions` the numbers that lanes are added up to, in `groups` of which each
     waits for the one before. An element of a row has `row_bytes` on the stack, one of all
-    rows `column_bytes`.
+    rows `column_bytes`. `asks`: rows to come are asked for beside arithmetic.
     """
 
     elements: float
@@ -163,6 +166,7 @@ class Work:
     groups: int
     row_bytes: int
     column_bytes: int
+    asks: bool
 
 
 def row_work(nest: Nest, schedule: Schedule) -> Work:
@@ -190,6 +194,7 @@ def row_work(nest: Nest, schedule: Schedule) -> Work:
         len(groups) + deviations,
         kept.row_bytes,
         kept.column_bytes,
+        kept.asking is not kept.outputs,
     )
 
 
@@ -231,7 +236,7 @@ class Rows:
         walked = self.rows / (self.machine.threads if schedule.threads == 0 else 1)
         shaped = self._shaped(schedule.cuts, (hints, walked))
         block, computing, reducing, building, chunks = shaped
-        shared = self._walking(schedule, block, computing)
+        shared = self._walking(schedule, self._work[hints], block, computing)
         torn = 0.0 if self.whole or not schedule.streaming else walked * TORN_NS
         return Prediction(
             (
@@ -256,6 +261,11 @@ class Rows:
         extent = self.nest.extents[-1]
         across = max(1.0, extent / inner.at(Place.VECTOR))
         elements, columns = each.elements, each.columns
+        crowded = (
+            elements > self.machine.registers and self.machine.registers < REGISTERS
+        )
+        if crowded and block > 1:
+            elements *= CROWDED
         if block * each.row_bytes * extent > NEAR_BYTES:
             elements += FAR * each.row_bytes / 4
         if each.column_bytes * extent > NEAR_BYTES:
@@ -270,15 +280,20 @@ class Rows:
         building = bodies * (each.elements + each.columns) * terms.BUILD_NS
         return block, computing, reducing, building, max(1, -(-self.rows // first.size))
 
-    def _walking(self, schedule: Schedule, block: int, computing: float) -> float:
+    def _walking(
+        self, schedule: Schedule, each: Work, block: int, computing: float
+    ) -> float:
         """Return the nanoseconds of memory traffic and arithmetic of all walks."""
         moved = self.moved
         row_bytes = moved.moved / max(1, self.rows) / 2  # read and written
         stall = terms.ROW_STALL / block
         if row_bytes < terms.PAGE_BYTES:
             stall = terms.PAGE_STALL if block > 1 else 0.0
+        alone = block == 1 and row_bytes >= terms.PAGE_BYTES  # as processors foresee
         ahead = 1 + terms.AHEAD_COST * bool(schedule.prefetch)
-        if schedule.prefetch and schedule.streaming and block > 1:
+        if schedule.prefetch and each.asks:
+            ahead = 1 - terms.PREFETCH_BESIDE
+        elif schedule.prefetch and schedule.streaming and not alone:
             ahead = 1 - terms.PREFETCH_SAVING
         cold = terms.cold_term(moved, schedule, self.machine) * (1 + stall)
         cold = terms.together(cold * ahead, computing)
