@@ -12,7 +12,7 @@ import trials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard.analyse import claims
+from steelyard.analyse import bounds, claims
 from steelyard.analyse.claims import State
 from steelyard.analyse.rows import rows
 from steelyard.declare import claimed, claims_file, discovery
@@ -108,7 +108,7 @@ def test_a_bound_holds_where_it_holds_of_every_number_of_the_interval(
         ">=": lambda x: x >= limit,
     }
     each = {compare[sign](x) for x in inside}
-    verdict = claims.Bound(sign, limit, "", "").judge(low, high)
+    verdict = bounds.Bound(sign, limit, "", "").judge(low, high)
     assert verdict is (each.pop() if len(each) == 1 else None)
 
 
@@ -125,11 +125,11 @@ def test_a_bound_holds_where_it_holds_of_every_number_of_the_interval(
 )
 def test_units_are_nanoseconds_and_units_a_second(bound, low, high):
     """The interval is just within the bound; ten times as far it is not."""
-    one = claims.bound(bound)
+    one = bounds.bound(bound)
     assert one.judge(low, high) is True
     factor = 10 if one.sign.startswith("<") else 0.1
     assert one.judge(low * factor, high * factor) is not True
-    assert claims.bound(str(one)) == one
+    assert bounds.bound(str(one)) == one
 
 
 def test_the_fastest_of_several_is_what_a_ratio_is_related_to():
@@ -281,6 +281,32 @@ def test_what_is_not_judged_says_why_and_has_an_exit_code(claim, made, state, wh
     assert [line.state for line in lines] == [state]
     assert why in lines[0].why
     assert claims.exit_code(lines) == CODES[state]
+
+
+@pytest.mark.parametrize(
+    ("limit", "state"), [(2, State.HOLDS), (1.15, State.UNDECIDED), (1.05, State.FAILS)]
+)
+def test_clocks_that_disagree_leave_a_claim_undecided_unless_it_holds_by_each(
+    limit, state
+):
+    """By its own clock ours takes 1.1 times as long as NumPy's, by events 1.2 times."""
+    made = []
+    for factor, case in ((1.0, THEIRS), (1.1, OURS)):
+        for block in range(4):
+            events = [round(1000 * (1.2 if factor > 1 else 1.0)) + k for k in range(5)]
+            made.append(
+                trials.trial(
+                    case,
+                    [round(1000 * factor) + k for k in range(5)],
+                    block=block,
+                    doubts=("clocks-disagree",),
+                    extra={"clocks": {"events": {"ticks": events, "quantum": 1.0}}},
+                )
+            )
+    (line,) = judged(read(RELATIVE, bound=f"<= {limit}"), made)
+    assert line.state is state
+    if state is State.HOLDS:
+        assert line.why == "2 clocks disagree; it holds by each"
 
 
 def test_what_needs_a_module_that_is_not_installed_is_skipped_unless_it_is_there():

@@ -8,7 +8,7 @@ import pytest
 import trials
 from test_report import rendered
 
-from steelyard.analyse import claims, compare, rows
+from steelyard.analyse import bounds, claims, compare, rows
 from steelyard.errors import USAGE, SteelyardError
 from steelyard.report import comparison
 from steelyard.report.formats import Compared, formats
@@ -64,8 +64,8 @@ def test_one_pair_of_blocks_says_nothing_of_its_ratios_error():
         rows.rows([trials.trial("a[i=x]"), trials.trial("a[i=y]")]), "i=x"
     )
     assert not any(one.relative.known for one in made)
-    bounds = (claims.bound("<= 1.1"),)
-    claim = claims.Claim("c", ("a",), "kernel/warm", bounds, relative_to=("i=x",))
+    within = (bounds.bound("<= 1.1"),)
+    claim = claims.Claim("c", ("a",), "kernel/warm", within, relative_to=("i=x",))
     judged = claims.judge([claim], made, trials.FACTS)
     assert {str(one.state) for one in judged} == {"undecided"}
     assert {one.why for one in judged} == {

@@ -7,81 +7,25 @@ some parts of a call, or the time over that of other cases, paired within blocks
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from fractions import Fraction
-from typing import Any, Final
+from typing import Any
 
 from steelyard.analyse import doubts, expression
+from steelyard.analyse.bounds import Bound, bound
 from steelyard.analyse.doubts import Act, Doubt
-from steelyard.analyse.rows import Row, block_estimate, combined, nearest, paired_ratio
+from steelyard.analyse.doubts.clocks import CLOCKS_DISAGREE
+from steelyard.analyse.rows import (
+    Row,
+    as_read,
+    block_estimate,
+    combined,
+    nearest,
+    paired_ratio,
+)
 from steelyard.analyse.stats import Estimate
 from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED, SteelyardError
-
-UNITS: Final[Mapping[str, tuple[str, float]]] = {
-    **{name: ("", scale) for name, scale in (("", 1.0), ("x", 1.0), ("%", 0.01))},
-    **{n: ("time", s) for n, s in (("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9))},
-    **{
-        f"{prefix}{unit}/s": (quantity, scale)
-        for unit, quantity in (("B", "bytes"), ("op", "operations"), ("item", "items"))
-        for prefix, scale in (
-            ("", 1.0),
-            ("k", 1e3),
-            ("M", 1e6),
-            ("G", 1e9),
-            ("T", 1e12),
-        )
-    },
-}
-"""Each unit of a bound: what of a row it bounds (nothing: a plain number), and how much it
-is in nanoseconds, or in units a second."""
-
-_BOUND: Final = re.compile(r"(<=|>=|<|>)\s*([\d.]+(?:e[+-]?\d+)?)\s*(\S*)")
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """``<= 1.05``, ``>= 95 %``, ``< 2 ms``, ``>= 30 GB/s``."""
-
-    sign: str
-    limit: float
-    """In nanoseconds, units a second, or plain."""
-    quantity: str
-    unit: str
-
-    def __str__(self) -> str:
-        return f"{self.sign} {self.limit / UNITS[self.unit][1]:g} {self.unit}".rstrip()
-
-    def judge(self, low: float, high: float) -> bool | None:
-        """Return whether all of an interval is within the bound; None if only a part."""
-        nearer, farther = (high, low) if self.sign[0] == "<" else (low, high)
-        if self._holds(nearer):
-            return True
-        return None if self._holds(farther) else False
-
-    def _holds(self, value: float) -> bool:
-        if value == self.limit:
-            return "=" in self.sign
-        return (value < self.limit) == (self.sign[0] == "<")
-
-
-def bound(text: str) -> Bound:
-    """Read a bound.
-
-    Raises:
-        SteelyardError: it is none.
-    """
-    found = _BOUND.fullmatch(text.strip())
-    if found is None or found[3] not in UNITS or found[2].count(".") > 1:
-        raise SteelyardError(
-            f"the bound is {text!r}, expected a sign, a number and a unit: '<= 1.05', "
-            f"'>= 95 %', '< 2 ms'. Units: {', '.join(filter(None, UNITS))}."
-        )
-    quantity, scale = UNITS[found[3]]
-    limit = float(Fraction(found[2]) * Fraction(str(scale)))  # 95 % is 0.95
-    return Bound(found[1], limit, quantity, found[3])
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +102,7 @@ def judge(
         if why := elsewhere(claim, machine):
             found.append(Judged(claim, State.SKIPPED, why=why))
             continue
-        for seen in _judge(claim, made, (absent or {}).get(claim.name, "")):
+        for seen in _by_clocks(claim, made, (absent or {}).get(claim.name, "")):
             skips = seen.state is State.MISSING and skipped
             line = _skipped(seen, skipped) if skips else seen
             if found[-1:] != [line]:  # once, however many cases it names
@@ -168,6 +112,26 @@ def judge(
 
 def _skipped(line: Judged, why: str) -> Judged:
     return Judged(line.claim, State.SKIPPED, line.case, why=why)
+
+
+def _by_clocks(claim: Claim, made: Sequence[Row], absent: str) -> Iterator[Judged]:
+    """Yield what rows say of a claim: where clocks disagree, what all of them say."""
+    lines, each = list(_judge(claim, made, absent)), list[dict[str, Judged]]()
+    if any(line.why.startswith(CLOCKS_DISAGREE.name) for line in lines):
+        each = [
+            {b.case: b for b in _judge(claim, r, "")} for r in as_read(made).values()
+        ]
+    for line in lines:
+        same = [by[line.case] for by in each if line.case in by]
+        if (
+            line.why.startswith(CLOCKS_DISAGREE.name)
+            and len(same) > 1
+            and all(one.state is State.HOLDS for one in same)
+        ):
+            why = f"{len(same)} clocks disagree; it holds by each"
+            yield replace(line, state=State.HOLDS, why=why)
+        else:
+            yield line
 
 
 def _judge(claim: Claim, made: Sequence[Row], absent: str) -> Iterator[Judged]:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from steelyard.analyse import peaks, stats
-from steelyard.analyse.doubts.clocks import ABOVE, ABOVE_PEAK
+from steelyard.analyse import agreement, peaks, stats
+from steelyard.analyse.doubts.clocks import ABOVE, ABOVE_PEAK, CLOCKS_DISAGREE
 from steelyard.analyse.doubts.samples import ONE_BLOCK, UNSETTLED, WIDE
 from steelyard.analyse.peaks import Peak
 from steelyard.analyse.stats import Estimate
@@ -167,6 +167,25 @@ def combined(blocks: Sequence[Estimate]) -> Estimate | None:
     mean = sum(b.value for b in blocks) / len(blocks)
     low, high = min(b.low for b in blocks), max(b.high for b in blocks)
     return Estimate(mean, low, high, max(b.systematic for b in blocks))
+
+
+def as_read(made: Iterable[Row]) -> dict[str, list[Row]]:
+    """Return rows as each clock read them, by its id: those that it read in all blocks.
+
+    They have no doubt that clocks disagree.
+    """
+    found = defaultdict[str, list[Trial]](list)
+    for row in made:
+        seen = [agreement.views(trial) for trial in row.trials]
+        for clock in set.intersection(*map(set, seen)) if seen else ():
+            found[clock] += [
+                _without(each[clock], CLOCKS_DISAGREE.name) for each in seen
+            ]
+    return {clock: rows(trials) for clock, trials in found.items()}
+
+
+def _without(trial: Trial, doubt: str) -> Trial:
+    return replace(trial, doubts=tuple(d for d in trial.doubts if d != doubt))
 
 
 def floor_share(trial: Trial) -> float | None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final, NotRequired, TypedDict
 
 from steelyard.analyse import expression
-from steelyard.analyse.claims import Claim, bound
+from steelyard.analyse.bounds import bound
+from steelyard.analyse.claims import Claim
 from steelyard.declare import mode as modes
 from steelyard.declare.axes import parse_override
 from steelyard.errors import SteelyardError, suggestion

@@ -11,7 +11,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from steelyard import units
-from steelyard.analyse.claims import UNITS, Bound, Judged, State, exit_code
+from steelyard.analyse.bounds import UNITS, Bound
+from steelyard.analyse.claims import Judged, State, exit_code
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import Run
 from steelyard.errors import SteelyardError
