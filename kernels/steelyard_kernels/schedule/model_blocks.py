@@ -16,6 +16,7 @@ from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.nest.contraction import contraction_of
 from steelyard_kernels.schedule.blocking import Blocking, Panel, blocking_of
 from steelyard_kernels.schedule.model import (
+    LINE,
     PAGE_BYTES,
     Machine,
     Prediction,
@@ -32,7 +33,14 @@ STEP: Final = 0.5  # cycles of an index of the depth beside these
 # a vector comes later from the third cache than from the second, seen at 2048 columns.
 WAYS: Final = 8
 FAR: Final = 9.0
-NEAR: Final = 0.8  # of the second cache, that stays
+NEAR: Final = (
+    0.8  # of the second cache, that stays; beyond it copies are read in order,
+)
+BEYOND: Final = 1.0  # and wait so long
+# The same of a line from the second cache: where vectors are half a line a core that reads
+# a factor in place waits for it (Zen 3); of a line it does not (Zen 5).
+LINE_WAIT: Final = 1.5
+FULL: Final = 0.5  # cycles of an index of the depth that takes the last register
 BLOCK: Final = 20.0  # cycles of a block beside its depth
 MOVED: Final = 1.0  # cycles of storing or loading a vector of sums
 ROW: Final = 10.0  # cycles of a row that is copied, or of what follows from its sums
@@ -81,7 +89,8 @@ def _cycles(blocking: Blocking, machine: Machine) -> dict[str, float]:
     rows = _units(m, blocking.rows, blocking.tile[0])
     columns = _units(n, blocking.columns, blocking.tile[1])
     count = outer * rows * columns
-    step = step_cycles(blocking.rows, blocking.vectors) + _missed(blocking, machine)
+    step = step_cycles(blocking.rows, blocking.vectors, machine.registers)
+    step += _missed(blocking, machine)
     moves = 2 * blocking.rows * blocking.vectors * MOVED + BLOCK
     multiplied = count * (k * step + moves * blocking.steps)
     left, right = blocking.panels()
@@ -95,9 +104,10 @@ def _cycles(blocking: Blocking, machine: Machine) -> dict[str, float]:
     return {"multiply": multiplied, "copies": copied, "behind": behind}
 
 
-def step_cycles(rows: int, vectors: int) -> float:
+def step_cycles(rows: int, vectors: int, registers: int = 32) -> float:
     """Return the cycles of a block for each index of the depth."""
-    return max(rows * vectors / RATE, (rows + vectors) / RATE, LATENCY) + STEP
+    beside = STEP + FULL * ((rows + 1) * vectors + 1 >= registers)
+    return max(rows * vectors / RATE, (rows + vectors) / RATE, LATENCY) + beside
 
 
 def _missed(blocking: Blocking, machine: Machine) -> float:
@@ -112,15 +122,16 @@ def _missed(blocking: Blocking, machine: Machine) -> float:
     size = product.dtype.bytes
     if not right.copied:
         apart = (product.walks(right.value.offset, product.depth) or 0) * size
-        share = _held(apart, machine.l2_bytes // WAYS) / min(
-            blocking.depth, product.extents[3]
-        )
+        depth = min(blocking.depth, product.extents[3])
+        share = _held(apart, machine.l2_bytes // WAYS) / depth
         waits += max(0.0, 1 - share) * FAR * blocking.vectors
+        if machine.vector_bytes < LINE and depth > _held(apart, PAGE_BYTES):
+            waits += LINE_WAIT * -(-blocking.columns * size // LINE)
     if not left.copied:
         apart = (product.walks(left.value.offset, product.rows) or 0) * size
         waits += blocking.rows * (blocking.rows > _held(apart, PAGE_BYTES))
     near = NEAR * machine.l2_bytes / blocking.stack
-    return waits + max(0.0, 1 - near) * FAR * blocking.vectors
+    return waits + max(0.0, 1 - near) * BEYOND * blocking.vectors
 
 
 def _held(apart: int, period: int) -> int:

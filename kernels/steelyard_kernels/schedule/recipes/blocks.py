@@ -89,7 +89,8 @@ def shapes(
 
     def cycles(shape: tuple[int, int]) -> float:
         rows, vectors = shape
-        return -(-m // rows) * -(-n // (lanes * vectors)) * step_cycles(rows, vectors)
+        blocks = -(-m // rows) * -(-n // (lanes * vectors))
+        return blocks * step_cycles(rows, vectors, machine.registers)
 
     most = min(machine.registers // 2, -(-n // lanes))
     found = [
