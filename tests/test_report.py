@@ -382,6 +382,21 @@ def test_what_is_shown_of_a_run_is_golden(golden, name):
     golden("".join(f"{line.rstrip()}\n" for line in text.splitlines()), name)
 
 
+@pytest.mark.parametrize(
+    ("caches", "gpu", "named"),
+    [
+        ({"L2": {"bytes": 512 << 10}}, {}, "Test CPU, 2 cores, L2 512 KiB,"),
+        ({"L1": {"bytes": 32 << 10}}, {}, "Test CPU, 2 cores, hypervisor no"),
+        ("unknown", {}, "Test CPU, 2 cores, hypervisor no"),
+        ({"L2": {"bytes": 1 << 20}}, {"gpu": trials.GPU}, "H200, Test CPU, 2 cores, h"),
+    ],
+)
+def test_processors_whose_names_are_hidden_differ_by_their_caches(caches, gpu, named):
+    """Of a run on a GPU the GPU says enough."""
+    identity = trials.FACTS["identity"] | {"caches": caches}
+    assert named in text.machine(trials.FACTS | {"identity": identity} | gpu)
+
+
 def test_a_command_repeats_a_row():
     """With its seed, its inputs, and a file whose name has a blank."""
     hashes = {"file": "suites/my memory.py"}

@@ -98,12 +98,18 @@ def caption(run: Run) -> str:
 
 
 def machine(facts: Mapping[str, Any]) -> str:
-    """Name a machine: its GPU, if the run had one, its processor and its cores."""
+    """Name a machine: its GPU, if the run had one, its processor and its cores.
+
+    A hypervisor may hide which processor it is, but not how large a second cache is.
+    """
     identity = facts.get("identity", {})
+    caches = identity.get("caches")
+    second = caches.get("L2") if isinstance(caches, Mapping) else None
     words = [
         *([facts["gpu"].get("name", UNKNOWN)] if facts.get("gpu") else []),
         identity.get("cpu", UNKNOWN),
         f"{identity.get('cores', UNKNOWN)} cores",
+        *([_caches({"L2": second})] if second and not facts.get("gpu") else []),
         f"hypervisor {identity.get('hypervisor', UNKNOWN)}",
     ]
     return ", ".join(words)
