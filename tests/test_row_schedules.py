@@ -127,6 +127,15 @@ def test_lines_of_several_rows_are_streamed_whole_or_not_at_all(vector, dtype, s
     assert (max(rows) > 1) is several
 
 
+@pytest.mark.parametrize("vector", [32, 64])
+def test_lines_of_several_outputs_are_streamed_whole_or_not_at_all(vector):
+    """Those of one output are whole after the next store."""
+    for made, whole in ((lambda x: x + 1, True), (lambda x: (x + 1, x + 2), False)):
+        program = kernel(made).program(((1 << 23,), "float32"))
+        chosen = strategies.heuristic(program, Machine(vector, 2))
+        assert chosen.streaming is (whole or vector == 64)
+
+
 def test_rows_to_come_are_asked_for_where_most_is_computed():
     """Beside the exponentials of softmax, not where its results are stored."""
     program = library.softmax.program(((64, 1024), "float32"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd, prod
 from typing import TYPE_CHECKING, Final
 
@@ -345,6 +346,20 @@ def stores_aligned(nest: Nest, schedule: Schedule) -> int:
             if nest.space > 1:
                 alignment = gcd(alignment, nest.extent_of(row) * size)
     return alignment
+
+
+def stores_in_parts(nest: Nest, cuts: Sequence[Cut], machine: Machine) -> bool:
+    """Say whether lines of several rows or outputs are stored in parts, in turn.
+
+    Until such lines are whole, loads from addresses that end in the same twelve bits wait:
+    on an EPYC (Zen 3, AVX2) two outputs of 16 MB took 2 to 22 ms by stores that go round
+    the caches, as arrays lay, and 2.4 ms by others; rows of LayerNorm 0.8 to 5.4 and 1.0.
+    """
+    (cut,) = [cut for cut in cuts if NAMES[nest.space - 1] in cut.axes]
+    sizes = [out.value.node.dtype.bytes for out in nest.outputs]
+    stored = min(cut.at(Place.VECTOR) * min(sizes), machine.vector_bytes)
+    rows = cuts[0].at(Place.REGISTER) if len(cuts) > 1 else 1
+    return rows * len(sizes) > 1 and stored < LINE
 
 
 def streaming_problem(nest: Nest, schedule: Schedule, *, aligned: bool) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 
 from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.schedule.gpu import MOST_REGISTERS, VECTOR_BYTES, Gpu
-from steelyard_kernels.schedule.legality import streaming_problem
+from steelyard_kernels.schedule.legality import stores_in_parts, streaming_problem
 from steelyard_kernels.schedule.legality_gpu import LANES, MOST_VECTORS, gpu_problem
 from steelyard_kernels.schedule.model import Machine
 from steelyard_kernels.schedule.model_gpu import SPARE_REGISTERS, Facts
@@ -45,8 +45,9 @@ def on_cpu(nest: Nest, machine: Machine, sought: Sought) -> Iterator[Schedule]:
         cuts = cpu_cuts(nest, lanes, unroll, cores, chunk)
         if chunk == CHUNKS[0] and cores is Place.CORE:
             wanted = Schedule(cuts, streaming=True)
-            fits = not streaming_problem(nest, wanted, aligned=sought.aligned)
-            streams = [False, True] if fits else [False]
+            stays = streaming_problem(nest, wanted, aligned=sought.aligned)
+            parts = stores_in_parts(nest, cuts, machine)
+            streams = [False] if stays or parts else [False, True]
         for streaming in streams:
             yield Schedule(cuts, streaming)
 
