@@ -15,6 +15,7 @@ from steelyard_kernels.grad import grad
 from steelyard_kernels.plan import partition
 from steelyard_kernels.reference import evaluate
 from steelyard_kernels.targets import device, parse
+from steelyard_kernels.vmap import vmap
 
 
 def along(axis):
@@ -113,6 +114,38 @@ def test_segments_have_gradients(form, monkeypatch):
 def embedded(x, i, g):
     """Return the gradient of a table whose rows were taken."""
     return grad(lambda x: xp.sum(xp.take(x, i, axis=0) * g))(x)
+
+
+@pytest.mark.parametrize("axes", [None, (0, 0), (0, None), (None, 0)])
+@pytest.mark.parametrize("loops", [0, 3])
+def test_segments_are_summed_in_loops_and_of_many_chains(loops, axes):
+    """The places are those of each turn, and of each chain."""
+    slope = grad(lambda x: xp.sum(xp.cumulative_max(x) * x))
+
+    def function(x, y):
+        if not loops:
+            return slope(x * y[0])
+        return xp.scan(lambda x, row: (slope(x * row), None), x, y)[0]
+
+    def expected(x, y):
+        for row in y:
+            x = x * row
+            highest = np.maximum.accumulate(x)
+            last = np.maximum.accumulate(np.where(x == highest, np.arange(5), 0))
+            x = highest + np.bincount(last, x, 5)
+        return x
+
+    rng = np.random.default_rng(5)
+    x, y = rng.standard_normal((4, 5)), rng.standard_normal((4, max(1, loops), 5))
+    if axes is None:
+        np.testing.assert_allclose(kernel(function)(x[0], y[0]), expected(x[0], y[0]))
+        return
+    x, y = (z if axis == 0 else z[0] for z, axis in zip((x, y), axes, strict=True))
+    every = [
+        expected(x if axes[0] is None else x[k], y if axes[1] is None else y[k])
+        for k in range(4)
+    ]
+    np.testing.assert_allclose(kernel(vmap(function, axes))(x, y), every)
 
 
 @pytest.mark.parametrize("count", [0, 1, 4096, 20_000])

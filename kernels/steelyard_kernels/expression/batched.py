@@ -17,7 +17,7 @@ from steelyard_kernels.expression import expr
 from steelyard_kernels.expression.expr import Node, Program
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import Index, axis
-from steelyard_kernels.expression.lines import along
+from steelyard_kernels.expression.lines import along, segments
 from steelyard_kernels.expression.rewrite import Again, remade
 from steelyard_kernels.expression.rows import row
 from steelyard_kernels.expression.structure import everywhere
@@ -75,6 +75,9 @@ class _Batched(Again):
             case expr.Along():
                 arg, back = made[node.arg.number], node.reverse
                 return along(graph, node.op, arg, node.axis + 1, reverse=back)
+            case expr.Segments():
+                arg, starts = self._wide(node.arg), self._wide(node.starts)
+                return segments(graph, arg, starts, node.axis + 1)
             case expr.Reshape():
                 return graph.reshape(made[node.arg.number], shape)
             case expr.Dot():

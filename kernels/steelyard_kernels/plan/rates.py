@@ -50,6 +50,7 @@ from steelyard_kernels.schedule.schedule import Sought, unheard
 from steelyard_kernels.schedule.search import fused_tilings, tiled
 from steelyard_kernels.schedule.strategies import (
     FEW,
+    WALKED,
     best,
     heuristic,
     lower,
@@ -321,8 +322,10 @@ def _text(program: Program, device: Machine | Gpu) -> int:
 
 def _is_held(program: Program) -> bool:
     """Say whether registers hold each value that is computed with."""
-    held = outline.in_registers(program)
-    sizes = [elements(n) for n in everywhere(program.nodes) if n.number in held]
+    held, every = outline.in_registers(program), [*everywhere(program.nodes)]
+    if any(isinstance(node, WALKED) for node in every):
+        return False
+    sizes = [elements(n) for n in every if n.number in held]
     return max(sizes, default=0) <= MOST_ELEMENTS
 
 

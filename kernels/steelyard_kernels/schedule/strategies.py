@@ -36,6 +36,9 @@ second, one of 24,000 in 2.3 (that of 60 launches in 0.4).
 """
 
 
+WALKED: Final = expr.Segments, expr.Merge
+"""What only walks over memory compute, and no registers hold."""
+
 FEW: Final = 128
 """Rows that leave multiprocessors idle, and elements of a row that are soon walked."""
 
@@ -95,8 +98,8 @@ def is_one(program: Program) -> bool:
 def _is_held(nodes: Iterable[Node]) -> bool:
     """Say whether registers hold all that nodes compute better than launches would."""
     every = [*nodes]
-    if any(isinstance(node, expr.Segments | expr.Merge) for node in every):
-        return False  # which only walks compute
+    if any(isinstance(node, WALKED) for node in every):
+        return False
     sizes = [*map(_products, every)]
     return sum(sizes) <= MOST_HELD and max(sizes, default=0) <= MOST_HELD // 8
 
