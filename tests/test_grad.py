@@ -114,6 +114,17 @@ def test_totals_so_far_have_the_slopes(name, way):
     check(value, x)
 
 
+@pytest.mark.parametrize("name", ["prod", "cumulative_prod", "cumulative_logsumexp"])
+@pytest.mark.parametrize("x", [[0, 2, 3], [2, 0, 3, 0, 4], [0, 0], [-1, 0, 0, 0]])
+def test_slopes_have_slopes_where_factors_and_slopes_are_zero(name, x):
+    """The product of the others of two has one by a zero; so has a square at 0."""
+    function = getattr(xp, name)
+    slope = grad(lambda x: xp.sum(xp.square(function(x)) + function(x * 2.0)))
+    check(lambda x: total(slope(x)), np.array(x, float))
+    slope = grad(lambda x: xp.sum(xp.square(function(x))))
+    check(lambda x: total(slope(x)), np.array(x, float))
+
+
 def test_the_last_of_equal_extremes_so_far_has_the_slope():
     """A NaN all that follow it; what is -inf so far passes nothing back."""
     x = np.array([1.0, 0.0, 1.0, 2.0, 2.0, 0.0, NAN, 3.0])

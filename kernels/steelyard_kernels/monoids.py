@@ -92,14 +92,21 @@ def _of_var(xp: Any, g: Any, _: Any, x: Any, axes: tuple[int, ...], count: int) 
 
 
 def _of_prod(xp: Any, g: Any, x: Any, axes: tuple[int, ...]) -> Any:
-    """Return g times the product of the others, where one or none of the values is 0."""
+    """Return g times the product of the others, where there are zeros too.
+
+    Those factors that are zeros are sums of zeros, so that they have slopes of their own.
+    """
     one, zero = (xp.full((), value, dtype=g.dtype) for value in (1.0, 0.0))
     gone = x == 0
-    zeros = xp.sum(xp.where(gone, one, zero), axis=axes, keepdims=True)
+    zeros, total = (
+        xp.sum(xp.where(gone, each, zero), axis=axes, keepdims=True)
+        for each in (one, x)
+    )
     kept = xp.where(gone, one, x)
     others = xp.prod(kept, axis=axes, keepdims=True) / kept
-    alone = xp.where(gone, zeros == 1, zeros == 0)
-    return g * xp.where(alone, others, 0.0)
+    count = zeros - xp.where(gone, one, zero)  # of zeros among the others
+    rest = xp.where(gone, total - x, total)
+    return g * xp.where(count == 0, others, xp.where(count == 1, others * rest, 0.0))
 
 
 MONOIDS: Final[dict[str, Monoid]] = {
@@ -213,25 +220,44 @@ def _of_product(xp: Any, run: Any, g: Any, y: Any, x: Any) -> Any:
     """Return g times the products of the others, where there are zeros too.
 
     Behind the first zero all that follows is 0; at it the others' product counts, as if it
-    were 1.
+    were 1. Behind it, and at the second one, it is a factor that has a slope.
     """
     one, zero = (xp.full((), value, dtype=g.dtype) for value in (1.0, 0.0))
-    zeros = run("cumulative_sum", xp.where(x == 0, one, zero), again=True)
-    first = xp.where(x == 0, zeros, zero) == 1.0
-    others = run("cumulative_prod", xp.where(first, one, x), again=True)
-    before = run("cumulative_sum", g * y) / xp.where(x == 0, one, x)
-    at = run("cumulative_sum", g * others)
-    return xp.where(zeros == 0.0, before, xp.where(first, at, zero))
+    gone = x == 0
+    zeros = run("cumulative_sum", xp.where(gone, one, zero), again=True)
+    first, second = (xp.logical_and(gone, zeros == count) for count in (1.0, 2.0))
+    either = xp.logical_or(first, second)
+    others = run("cumulative_prod", xp.where(either, one, x), again=True)
+    a, b = (
+        run("cumulative_sum", xp.where(each, x, zero), again=True)
+        for each in (first, second)
+    )
+    but_first = run("cumulative_sum", g * xp.where(zeros < 2.0, others, others * b))
+    but_second = a * run("cumulative_sum", g * others)
+    kept = xp.where(gone, one, x)
+    before = run("cumulative_sum", g * y) / kept
+    behind = xp.where(zeros == 1.0, a * but_first / kept, zero)
+    behind = xp.where(second, but_second, behind)
+    return xp.where(zeros == 0.0, before, xp.where(first, but_first, behind))
 
 
 def _of_logarithm(xp: Any, run: Any, g: Any, y: Any, x: Any) -> Any:
-    """Return e**x times the sum of g e**-y from each element on, by logarithms of both."""
+    """Return e**x times the sum of g e**-y from each element on, by logarithms of both.
 
-    def part(g: Any) -> Any:
-        size = xp.where(y == -inf, y, xp.log(xp.maximum(g, 0.0)) - y)
-        return xp.exp(x + run("cumulative_logsumexp", size))
+    A logarithm has no slope at 0: where g is 0 both its parts are a number that is none.
+    """
+    wide = accumulator(x.dtype)
+    g, y, z = (each.astype(wide) for each in (g, y, x))
+    zero, least = (xp.full((), value, dtype=wide) for value in (0.0, 2.0**-100))
 
-    return part(g) - part(-g)
+    def part(size: Any) -> Any:
+        live = xp.logical_and(size != 0, y != -inf)
+        size = xp.where(live, xp.log(xp.where(live, size, 1.0)) - y, -inf)
+        return xp.exp(z + run("cumulative_logsumexp", size))
+
+    up = xp.where(g == 0, g + least, xp.where(g < 0, zero, g))
+    down = xp.where(g == 0, least, xp.where(g > 0, zero, -g))
+    return (part(up) - part(down)).astype(x.dtype)
 
 
 def segments(x: Any, starts: Any, axis: int) -> Any:
