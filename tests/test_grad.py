@@ -201,6 +201,14 @@ def test_slopes_at_infinity_have_slopes():
     np.testing.assert_allclose(found, 0.25)
 
 
+def test_a_power_of_nothing_has_slopes_by_both():
+    """The slope by a base is that of b / a at b = 0; none of 0 ** 0 and NaN ** 0."""
+    power = grad(lambda a, b: xp.sum(a**b), argnums=(0, 1))
+    mixed = grad(lambda a, b: xp.sum(power(a, b)[0]), argnums=1)
+    found = kernel(mixed)(np.array([2.0, 0.5, 0.0, NAN]), np.zeros(4))
+    np.testing.assert_array_equal(found, [0.5, 2.0, 0.0, 0.0])
+
+
 def test_only_what_was_named_is_differentiated():
     """Not the same array as another argument, nor as what the function closes over."""
 

@@ -87,6 +87,16 @@ def _of_two(
     )
 
 
+def _of_base(xp: Any, g: Any, a: Any, b: Any) -> Any:
+    """Return the cotangent of a base: nothing of 0 ** 0, nor of NaN ** 0.
+
+    Of others a zeroth power has a slope by its exponent.
+    """
+    flat = xp.logical_and(b == 0, xp.logical_not(a * a > 0))
+    one = xp.full((), 1.0, dtype=a.dtype)
+    return g * xp.where(flat, 0.0, b * xp.pow(xp.where(flat, one, a), b - 1.0))
+
+
 def _of_power(xp: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
     """Return the cotangent of an exponent: NaN of negative bases, nothing of 0 ** 0 up."""
     flat = xp.logical_and(a == 0, b >= 0)
@@ -334,7 +344,7 @@ FUNCTIONS: Final = (
         "a negative b 0.",
         oracles.power,
         (
-            lambda xp, g, y, a, b: g * xp.where(b == 0, 0.0, b * xp.pow(a, b - 1.0)),
+            lambda xp, g, y, a, b: _of_base(xp, g, a, b),
             _of_power,
         ),
         cost=Cost(60, 30, (150.0, 50.0), (400.0, 200.0)),
