@@ -118,6 +118,17 @@ def test_outputs_that_share_memory_are_left_as_they_were():
     with pytest.raises(KernelError, match="two outputs share memory"):
         both(np.ones((2, 4)), out=(memory[::2], memory[2::-2]))
     assert not memory.any()
+    with pytest.raises(KernelError, match="two outputs share memory"):
+        both(np.ones((2, 4)), out=(memory[:2], memory[2:0:-1]))
+    assert not memory.any()
+    update = kernel(lambda a, b: {"a": a + 1.0, "b": b + 2.0})
+    with pytest.raises(KernelError, match="two outputs share memory"):
+        update(memory, memory.T)
+    with pytest.raises(KernelError, match="two elements of an output share memory"):
+        update(memory, np.lib.stride_tricks.as_strided(np.zeros(4), (4, 4), (8, 0)))
+    assert not memory.any()
+    with pytest.raises(KernelError, match="masked array"):
+        update(np.ma.masked_array(memory), memory.T)
 
 
 def test_read_only_and_masked_arrays_are_refused_as_before():

@@ -47,15 +47,20 @@ class Copies(Protocol):
 
 
 class OnHost:
-    """Copies of NumPy's arrays; `steps` gives launches for a kernel that is bound."""
+    """Copies of NumPy's arrays; `steps` gives launches for a kernel that is bound.
 
-    def __init__(self) -> None:
+    Of `every` array, if one is not apart from the others: a call that is refused for what
+    it would write has written nothing then.
+    """
+
+    def __init__(self, *, every: bool = False) -> None:
+        self._every = every
         self._of: list[tuple[Any, Array]] = []
         self._calls: list[Any] = []  # alive as long as they may be called
 
     def made(self, array: Any, *, read: bool = True) -> Any:
         """Return a contiguous copy of an array that is not; itself if it is."""
-        if not _is_copied(array, read=read):
+        if not _is_copied(array, read=read, every=self._every):
             return array
         own = np.array(array, order="C") if read else np.empty_like(array, order="C")
         copy = own.view()
@@ -112,7 +117,7 @@ def called(
     Raises KernelError where outputs share memory.
     """
     found: list[tuple[Any, Any]] = []
-    how = copies or OnHost()
+    how = copies or OnHost(every=_may_be_refused([*arrays, *each_of(out)]))
 
     def copied(array: Any, *, read: bool = False) -> Any:
         copy = how.made(array, read=read)
@@ -131,6 +136,13 @@ def called(
             how.written(own, array)
     results: Result = mapped(result, given)
     return results
+
+
+def _may_be_refused(arrays: Sequence[Any]) -> bool:
+    """Say whether some arrays that can be written are not apart."""
+    every = [a for a in arrays if isinstance(a, np.ndarray) and a.flags.writeable]
+    near = any(np.may_share_memory(*pair) for pair in combinations(every, 2))
+    return near or any(map(_overlaps_itself, every))
 
 
 def check_apart(kernel: str, outputs: Sequence[Array]) -> None:
@@ -158,11 +170,12 @@ def _overlaps_itself(array: Array) -> bool:
     return False
 
 
-def _is_copied(array: Any, *, read: bool = True) -> bool:
+def _is_copied(array: Any, *, read: bool = True, every: bool = False) -> bool:
     if not isinstance(array, np.ndarray):
         return read and isinstance(array, NUMBERS)
     known = isinstance(array, np.ma.MaskedArray) or array.size > MAX_ELEMENTS
-    return not (array.flags.c_contiguous or known)  # what is refused as it is
+    lies = array.flags.c_contiguous and not every
+    return not (lies or known)  # what is refused as it is
 
 
 def each_of(arrays: Any) -> Iterator[Any]:
