@@ -565,6 +565,9 @@ def test_an_axis_without_a_name_is_refused():
     assert "59 out = " in told
     assert told.count("best predicted of") == 60
     assert every(x) == sum(x[:k].sum() for k in range(2, 62))
+    expected = x + every(x)
+    kernel(lambda x: {"x": x + every(x)})(x)
+    np.testing.assert_array_equal(x, expected)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])

@@ -48,8 +48,13 @@ def check_updates(program: Program, recipe: str, kind: str) -> None:
 
 def in_place(program: Program, *, rows: bool = False) -> bool:
     """Say whether a program updates in place; most overwrite nothing, and need no nest."""
-    updates = any(output.updates is not None for output in program.outputs)
-    return not updates or updates_in_place(nest_of(program), rows=rows)
+    if all(output.updates is None for output in program.outputs):
+        return True
+    try:
+        nest = nest_of(program)
+    except Unsupported:  # of more axes than one kernel has
+        return False
+    return updates_in_place(nest, rows=rows)
 
 
 def updates_in_place(nest: Nest, *, rows: bool = False) -> bool:
