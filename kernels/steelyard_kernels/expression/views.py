@@ -91,9 +91,11 @@ def gathered(
         )
     if 0 in which.shape:
         return graph.view(node, index, which.shape)
+    index = (*index[:place], Index(), *index[place + 1 :])
+    if extent == 1:  # whole: an operation by itself may be rounded in another way
+        return graph.view(node, index, which.shape)
     if not isinstance(which, Merge):
         which = held(graph, which, extent)
-    index = (*index[:place], Index(), *index[place + 1 :])
     return _taken(graph, node, which, index, place)
 
 
