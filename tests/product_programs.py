@@ -121,6 +121,9 @@ CASES = [
     ("layer_norm", (70, 32, 136), "float16", by_warps(1, 32, 2)),
     ("softmax", (100, 96, 200), "bfloat16", by_threads(1, 96, 3)),
     ("layer_norm", (200, 64, 264), "bfloat16", by_warps(1, 64, 2, 2)),
+    ("weighed", (100, 64, 136), "float16", (1, 64, 2)),
+    ("weighed", (100, 96, 200), "bfloat16", by_threads(1, 96, 3)),
+    ("weighed", (70, 32, 136), "float16", by_warps(1, 32, 2)),
     # Elements of one byte and of four, along the depth in shared memory.
     *[
         (name, shape, dtype, numbers)
@@ -313,6 +316,13 @@ def layer_norm(x, w, r, g):
 
 
 @kernel
+def weighed(x, w, r):
+    """Take a sum of each row from it, weighted by what nothing else reads."""
+    y = x @ w
+    return y - xp.sum(y * r, axis=-1, keepdims=True)
+
+
+@kernel
 def residual(x, w, r, s):
     """Add and scale by row and by element."""
     return r + (x @ w) * s[:, None]
@@ -371,6 +381,7 @@ def shapes(made, m, n, k):
         "bias_relu": ((m, k), (k, n), (n,)),
         "bias_gelu": ((m, k), (k, n), (n,)),
         "layer_norm": ((m, k), (k, n), (m, n), (n,)),
+        "weighed": ((m, k), (k, n), (m, n)),
         "residual": ((m, k), (k, n), (m, n), (m,)),
         "in_place": ((m, k), (k, n), (m, n)),
         "batched": ((3, m, k), (3, k, n), (n,)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -59,9 +59,14 @@ class Contraction:
 
     @cached_property
     def behind(self) -> tuple[Value, ...]:
-        """The values that are made of the sums, operands first."""
+        """The values that are made of the sums, operands first, and what rows reduce."""
         pending = [output.value for _, output in self.outputs]
-        return reached(self.nest, pending, {self.total.number})
+        reads, total = reads_of(self.nest), self.total.number
+
+        def follow(value: Value) -> Iterable[Value]:
+            return reads.of(value).values()
+
+        return tuple(closure(pending, follow, lambda value: value.number != total))
 
     @cached_property
     def made_of(self) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
