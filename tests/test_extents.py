@@ -388,6 +388,8 @@ def test_wrong_extents_are_told():
         ranged(np.float32(1).reshape(()), x)
     with pytest.raises(KernelError, match="expected one of its arrays"):
         runtime(kernel(softmax), y=(N,))
+    with pytest.raises(KernelError, match="an axis of x is 8, expected an Extent"):
+        runtime(kernel(softmax), x=(N, 8))
     with pytest.raises(KernelError, match="expected one bound"):
         runtime(kernel(product), x=(N,), w=(Extent("rows", 3),))
     with pytest.raises(KernelError, match="expected 1 or more"):

@@ -77,6 +77,11 @@ class RuntimeKernel(KernelFunction):
                     f"arrays ({', '.join(self.signature.arrays)}); check the spelling."
                 )
             for each in every:
+                if not isinstance(each, Extent | None):
+                    raise KernelError(
+                        f"{self.name}: an axis of {name} is {each!r}, expected an Extent, "
+                        "or None where the extent is known when it is built."
+                    )
                 if each and named.setdefault(each.name, each) != each:
                     raise KernelError(
                         f"{self.name}: extent {each.name} is at most {each.most} and "
