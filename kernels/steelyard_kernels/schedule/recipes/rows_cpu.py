@@ -120,7 +120,7 @@ def _stores(
     if last >= nest.space:
         return [(False, 0)]  # no row is stored
     problem = streaming_problem(nest, Schedule(cuts, streaming=True), aligned=aligned)
-    problem = problem or stores_in_parts(nest, cuts, machine)
+    stays = bool(problem) or stores_in_parts(nest, cuts, machine)
     widest = max([array.node.dtype.bytes for array in nest.streams], default=0)
     ahead = cuts[0].at(Place.REGISTER) * nest.extents[last] * widest
-    return list(product([False] if problem else [False, True], sorted({0, ahead})))
+    return list(product([False] if stays else [False, True], sorted({0, ahead})))
