@@ -154,7 +154,7 @@ def error(*words, code=4):
         (["show"], "there is no store"),
         (["compare", "@-1"], "there is no store"),
         (["export"], "there is no store"),
-        (["import", "gone.json"], "gone.json"),
+        (["import", "gone.json"], "gone.json.*hyperfine"),
         (["import", "suites/moving.py"], "moving.py: this is not an exported run"),
         (["compare"], "Missing argument 'BASE'"),
         (["shwo"], "no command 'shwo'; did you mean show?"),

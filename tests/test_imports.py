@@ -33,6 +33,8 @@ EXAMPLES = {
     "nvbench": FILES / "nvbench.json",
     "pytest-benchmark": FILES / "pytest_benchmark.json",
 }
+TOOLS = ".*".join(EXAMPLES)
+"""What an error says can be read, as an expression."""
 
 
 def read(content, place=None, **more):
@@ -365,16 +367,6 @@ def test_a_bad_file_of_a_folder_ends_it_and_what_went_in_is_said(tmp_path):
     assert f"Runs of {tmp_path} that are stored: 1" in done.output
 
 
-@pytest.mark.parametrize("content", [b"{}", b'{"results": [', None])
-def test_what_cannot_be_read_names_what_can(content, tmp_path):
-    """Not exported runs alone; nor is a file that is missing another matter."""
-    if content is not None:
-        (tmp_path / "x.json").write_bytes(content)
-    done = asked(tmp_path / "s.db", "import", tmp_path / "x.json")
-    assert done.exit_code == 4
-    assert all(tool in done.output for tool in EXAMPLES)
-
-
 def test_rows_of_others_have_no_hints_that_name_our_options(tmp_path):
     """They have the doubts all the same."""
     said = {"name": "a", "iterations": 9, "real_time": 2.5, "time_unit": "us"}
@@ -471,8 +463,8 @@ def test_runs_of_two_tools_never_compare_nor_are_one_series(tmp_path):
     ("content", "said"),
     [
         (b"", "is not JSON"),
-        (b'{"results": [', "is not JSON"),
-        (b"[]", "neither an exported run nor JSON of"),
+        (b'{"results": [', f"is not JSON.*{TOOLS}"),
+        (b"[]", f"neither an exported run nor JSON of {TOOLS}"),
         (b'{"a": 1}', "its keys are a"),
         (b'{"results": []}', "no result that is a time"),
         (b'{"results": 3}', "results is 3, expected a list"),
