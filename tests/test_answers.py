@@ -112,18 +112,6 @@ def test_only_the_first_block_asks_the_reference(tmp_path, block):
     assert len(asked) == 3
 
 
-def test_a_damaged_answer_is_asked_for_anew(tmp_path, block):
-    """And kept again."""
-    asked = []
-    case, settings = case_asking(asked), Settings(scratch=str(tmp_path))
-    block(case, settings)
-    (file,) = tmp_path.glob("*.npz")
-    file.write_bytes(file.read_bytes()[:-30])
-    for _ in range(2):
-        block(case, settings)
-        assert len(asked) == 2
-
-
 def test_a_wrong_result_keeps_nothing(tmp_path, block):
     """Every block says that it is wrong, of all elements."""
     asked = []
