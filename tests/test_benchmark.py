@@ -1,5 +1,4 @@
 import itertools
-import json
 from importlib.machinery import ModuleSpec
 
 import numpy as np
@@ -73,16 +72,6 @@ def test_cases_are_the_product_of_the_axes_in_order(axes, found):
     assert ids(family(**axes)) == [f"family{one}" for one in found]
 
 
-def test_a_benchmark_without_axes_is_one_case():
-    """Its id is its name, declared with or without parentheses."""
-
-    @benchmark
-    def alone(b):
-        return b.launch(print)
-
-    assert ids(alone) == ["alone"]
-
-
 def test_ids_of_odd_strings_stay_one_word():
     """Two cases had the same id when a value held a comma and the next axis a default.
 
@@ -111,16 +100,6 @@ def test_no_two_cases_share_an_id(first, second):
     found = ids(family(a=first, b=Axis(tuple(second), second[0])))
     assert len(set(found)) == len(first) * len(second)
     assert all(expression.parse(name)(name) for name in found)
-
-
-@given(VALUES)
-def test_a_value_survives_the_pipe_to_a_worker(value):
-    """A case built of what JSON brings back has the same id; tuples stay tuples."""
-    one = family(k=[value])
-    case = one.cases()[0]
-    again = one.case(json.loads(json.dumps(dict(case.axes))))
-    assert again.id == case.id
-    assert type(again.axes["k"]) is type(case.axes["k"])
 
 
 def test_numpys_scalars_are_numbers():
