@@ -141,14 +141,6 @@ def test_poison_is_finite(dtype):
     assert array.all()
 
 
-def test_buffers_of_one_seed_hold_the_same_data():
-    """In place or not; outputs hold poison."""
-    one, two = buffers_of(), buffers_of()
-    for name in ("x", "u", "y"):
-        assert np.array_equal(one.arrays[name], two.arrays[name])
-    assert not np.array_equal(one.arrays["x"], one.arrays["u"])
-
-
 def test_a_file_may_stand_for_an_input(tmp_path):
     """Named on the command line; its shape must fit."""
     np.save(tmp_path / "x.npy", np.arange(12, dtype=np.float32).reshape(4, 3))
@@ -192,15 +184,6 @@ def test_copies_are_compared_by_value():
     buffers.arrays["u"][2] = 2
     assert not buffers.same_as(copies)
     assert buffers.same_as({"y": copies["y"]})
-
-
-def test_a_buffer_is_read_whole_or_in_rows():
-    """A scalar has none."""
-    buffers = buffers_of((5, 2))
-    rows = np.array([4, 0])
-    assert np.array_equal(buffers.read("x"), buffers.arrays["x"])
-    assert np.array_equal(buffers.rows("x", rows), buffers.arrays["x"][[4, 0]])
-    assert buffers_of(()).rows("x", None).shape == ()
 
 
 def test_a_buffer_of_zeros_has_collapsed():
