@@ -143,16 +143,6 @@ def test_the_fastest_of_several_is_what_a_ratio_is_related_to():
     assert line.estimate.value == pytest.approx(2, rel=1e-3)
 
 
-def test_a_claim_has_a_line_for_each_case_but_for_the_reference():
-    """Two sizes; the reference of each is no case of the claim."""
-    sizes = [f"copy[n={n},impl={impl}]" for n in (8, 16) for impl in ("ours", "numpy")]
-    lines = judged(read(RELATIVE), *map(measured, sizes))
-    assert [(line.case, line.base) for line in lines] == [
-        ("copy[n=8,impl=ours]", "copy[n=8,impl=numpy]"),
-        ("copy[n=16,impl=ours]", "copy[n=16,impl=numpy]"),
-    ]
-
-
 def test_values_of_axes_are_measured_and_judged_and_no_others():
     """Also such as the suite does not sweep; rows of others are not looked at."""
     made = []
