@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from steelyard.clocks.host import HostClock, NativeClock
 from steelyard.machine.ticks import FLOOR_SAMPLES, READINGS, smallest_step
-from steelyard.prepare.work import CallableWork
 from steelyard_device import cpu
 
 
@@ -65,17 +64,6 @@ def test_a_window_of_no_launches_is_empty(dependent):
     work = Logged()
     HostClock().window(work, 0, dependent=dependent)
     assert [step for step in work.log if step != "wait"] in ([], [0])
-
-
-def test_a_callable_is_called_as_often_as_it_is_launched():
-    """With the arguments it was given, keywords of any name among them."""
-    calls = []
-    work = CallableWork(lambda *a, **k: calls.append((a, k)), 1, function=2, self=3)
-    HostClock().window(work, 4, dependent=False)
-    work.launch(0)
-    work.ready()
-    assert calls == [((1,), {"function": 2, "self": 3})] * 4
-    assert work.facts() == {}
 
 
 @pytest.mark.parametrize("clock", [HostClock(), NativeClock(cpu.null())])
