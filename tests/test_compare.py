@@ -98,17 +98,6 @@ def test_what_stands_against_a_ratio_is_named(changes, note):
     assert note in row.note
 
 
-def test_cases_of_one_side_are_listed_not_dropped():
-    """A case that vanished is a row that says so."""
-    base = [trials.trial("a[n=1]"), trials.trial("b[n=1]")]
-    made = compare.compare(base, [trials.trial("b[n=1]"), trials.trial("c[n=1]")])
-    assert [(c.case, c.note) for c in made] == [
-        ("b[n=1]", "one pair, same code"),
-        ("c[n=1]", "missing in base"),
-        ("a[n=1]", "missing in new"),
-    ]
-
-
 def test_a_time_of_zero_has_no_ratio():
     """A clock that saw nothing gives no number to divide by."""
     (row,) = compare.compare([trials.trial(ticks=[0] * 9)], [trials.trial()])
