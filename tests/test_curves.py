@@ -96,19 +96,6 @@ def test_the_picture_says_from_where_on_the_gpu_is_faster():
     ]
 
 
-def test_marks_stand_within_the_picture_and_further_right_is_more():
-    """Logarithms of both, the fastest at the bottom; of one value, too."""
-    for sizes in ((1, 16, 256), (7,)):
-        found = curves.curves(measured(sizes), "n")
-        drawn = ET.fromstring(curves.svg(found, "n"))
-        for group in (g for g in drawn.iter(f"{SVG}g") if g.get("stroke")):
-            marks = list(group.iter(f"{SVG}circle"))
-            x, y = ([float(c.get(k)) for c in marks] for k in ("cx", "cy"))
-            assert x == sorted(x)
-            assert curves.LEFT <= x[0] <= x[-1] <= curves.WIDE
-            assert all(curves.TOP <= each <= curves.TOP + curves.PLOT for each in y)
-
-
 def test_a_row_that_failed_is_no_point(tmp_path):
     """Of nothing but failures there is no picture."""
     failed = rows.rows(
