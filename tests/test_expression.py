@@ -40,22 +40,6 @@ def test_an_expression_means_what_its_parts_mean(pair):
     assert [accepts(name) for name in NAMES] == [bool(means(name)) for name in NAMES]
 
 
-@given(
-    st.lists(st.sampled_from(["and", "or", "not", "not not"]), max_size=8), st.data()
-)
-def test_words_bind_as_in_python(operators, data):
-    """Not before and before or, without any parentheses."""
-    words, python = [], []
-    for operator in ["", *operators]:
-        word = data.draw(st.sampled_from(WORDS))
-        joint = operator if operator in {"and", "or", ""} else f"or {operator}"
-        words += [joint, word]
-        python += [joint, repr(word), "in name"]
-    accepts = expression.parse(" ".join(words))
-    for name in NAMES:
-        assert accepts(name) == eval(" ".join(python), {"name": name})
-
-
 @pytest.mark.parametrize(
     "text",
     [
