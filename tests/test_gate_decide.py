@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.verdict import CHANGED, Judgement, Verdict
-from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED, SteelyardError
+from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED
 from steelyard.gate import decide
 from steelyard.gate.decide import POLICY, Evidence
-from steelyard.gate.outcome import Finding, Outcome, StaticChange
+from steelyard.gate.outcome import Finding, Outcome
 
 blocks = st.lists(st.floats(-0.5, 0.5), max_size=40).map(tuple)
 
@@ -264,13 +264,3 @@ ENDINGS = [
 def test_the_exit_code_follows_the_worst_finding(findings, code):
     """What is not known to be fine is not fine."""
     assert Outcome("main", "head", findings).exit_code == code
-
-
-def test_forbidden_code_fails_by_itself_and_a_problem_before_everything():
-    """Suspects do not fail; nothing comparable is usage."""
-    plain = StaticChange("c", "cpu", ("3 more registers",))
-    assert Outcome("main", "head", static=(plain,)).exit_code == FINE
-    forbidden = StaticChange("c", "cpu", ("16 new bytes of spills",), "never here")
-    assert Outcome("main", "head", static=(forbidden,)).exit_code == REGRESSION
-    stopped = Outcome("main", "head", problem=SteelyardError("another machine."))
-    assert stopped.exit_code == SteelyardError.exit_code
