@@ -3,13 +3,10 @@ import dis
 import numpy as np
 import pytest
 import shell
-from hypothesis import given
-from hypothesis import strategies as st
 
 from steelyard import BenchmarkError, Builder, SteelyardError
-from steelyard.declare.handles import Handle, replaced
+from steelyard.declare.handles import Handle
 from steelyard.declare.mode import parse
-from steelyard.declare.recipes import DISTRIBUTIONS
 
 
 @pytest.fixture
@@ -194,13 +191,6 @@ def test_what_is_unknown_is_named_where_it_is_declared(b, declare, how, words):
         getattr(b, declare)(3, **{"name": "x", **how})
 
 
-@given(st.sampled_from(sorted(DISTRIBUTIONS)))
-def test_every_distribution_can_be_asked_for(dist):
-    """And says all of its parameters."""
-    x = Builder().input(3, dist=dist)
-    assert dict(x.recipe) == {"dist": dist, **DISTRIBUTIONS[dist]}
-
-
 def test_a_launch_takes_any_callable_and_any_keyword(b):
     """Even keywords that our own parameters might be called."""
     x = b.input(3)
@@ -325,17 +315,6 @@ def test_folders_archives_and_objects_are_no_arrays(b, tmp_path):
     ]:
         with pytest.raises(BenchmarkError, match=said):
             b.load(path, name="x")
-
-
-def test_handles_are_replaced_wherever_they_stand(b):
-    """In tuples, lists and dicts of any depth; all else stays as it is."""
-    x = b.input(3)
-    value = (1, [x, {"a": (x, "x")}], None)
-    assert replaced(value, lambda handle: handle.name.upper()) == (
-        1,
-        ["X", {"a": ("X", "x")}],
-        None,
-    )
 
 
 def test_importing_handles_costs_no_numpy():
