@@ -1,12 +1,9 @@
 import numpy as np
 import pytest
 from fakes import FakeClock, launching, prepared
-from hypothesis import given
-from hypothesis import strategies as st
 
 from steelyard.measure import ledger
 from steelyard.prepare.work import realise
-from steelyard_device import cpu
 
 
 @pytest.fixture
@@ -22,17 +19,6 @@ def parts_of(body, *, allocated=False):
     description, buffers = prepared(body)
     work = realise(description, buffers)
     return ledger.parts(description, buffers, work, allocated=allocated)
-
-
-@given(
-    st.dictionaries(st.sampled_from(ledger.PARTS), st.floats(0, 1e9)), st.floats(0, 1e9)
-)
-def test_a_ledger_adds_up_to_the_whole_call(found, total):
-    """What the parts do not explain is a part, below zero if they overlap."""
-    closed = ledger.close(found, total)
-    assert sum(closed.values()) == pytest.approx(total, abs=1e-3)
-    assert set(closed) == {*found, "untracked"}
-    assert list(closed) == [p for p in ledger.PARTS if p in found] + ["untracked"]
 
 
 @pytest.mark.parametrize("each", [0.5, 7, 100, 25_000])
@@ -99,26 +85,6 @@ def test_updates_in_place_start_from_their_data_in_every_window(clock):
 
     parts_of(body)
     assert seen == [1.0] * ledger.WINDOWS
-
-
-def test_a_native_launch_is_looked_into():
-    """Hand-over, fork and join, the kernel, and binding its arguments."""
-
-    class Nothing:
-        def bind(self, *_, **__):
-            """Pack."""
-            return cpu.null()
-
-        def __call__(self, *_, **__):
-            """Be callable."""
-
-    def body(b):
-        x = b.input(2)
-        return b.launch(Nothing(), x)
-
-    found = parts_of(body)
-    assert set(found) == {"submit", "synchronise", "kernel", "pack"}
-    assert found["submit"] >= 0
 
 
 def test_handing_native_work_over_is_counted_for_every_call(clock):
