@@ -82,14 +82,6 @@ def test_a_dead_holder_never_blocks(path, holder):
         pass
 
 
-def test_the_lock_is_free_again_after_an_error(path):
-    """A run that fails leaves no lock behind."""
-    with pytest.raises(ZeroDivisionError), lock.measuring(path=path):
-        raise ZeroDivisionError
-    with lock.measuring(path=path):
-        pass
-
-
 def test_nobody_else_may_read_the_lock_file(path):
     """What a user runs, and where, is in it; one that was open to all is closed."""
     path.touch()
