@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard import benchmark
-from steelyard.declare.mode import DEFAULTS, parse
+from steelyard.declare.mode import parse
 from steelyard.declare.plan import plan
 
 WARM = parse("kernel/warm")
@@ -68,15 +68,6 @@ def test_every_case_comes_first_in_its_family_about_as_often():
     turns = plan(triad.cases(), [WARM], 600, seed=1)
     first = Counter(t.case.axes["impl"] for t in turns[::3])
     assert all(500 < count < 700 for count in first.values())
-
-
-def test_cases_are_measured_in_the_modes_they_ask_for():
-    """Unless the command line names others."""
-    own = {(t.case.benchmark.name, str(t.mode)) for t in plan(CASES, None, 1, 0)}
-    defaults = {("triad", str(mode)) for mode in DEFAULTS}
-    assert own == {("copy", "build/cold"), *defaults}
-    told = {str(t.mode) for t in plan(CASES, [WARM], 1, 0)}
-    assert told == {"kernel/warm"}
 
 
 def test_a_case_that_cannot_be_described_does_not_spoil_the_plan():
