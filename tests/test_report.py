@@ -11,7 +11,7 @@ import pytest
 import trials
 from rich.console import Console
 
-from steelyard.analyse import rows, stats
+from steelyard.analyse import rows
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import Samples
 from steelyard.errors import SteelyardError
@@ -40,17 +40,6 @@ def family(*values, axis="impl", blocks=3, speed=None):
         for block in range(blocks)
         for value in values
     ]
-
-
-def test_a_row_combines_its_blocks():
-    """The estimate is `stats.combine` of the blocks' estimates."""
-    made = family("a")
-    (row,) = rows.rows(made)
-    blocks = [stats.summarise(t.samples.per_launch()).estimate for t in made]
-    assert row.estimate == stats.combine(blocks)
-    assert row.samples == 240
-    assert row.minimum == 10_000
-    assert row.rate("bytes") == pytest.approx(8192 / row.estimate.value * 1e9)
 
 
 def test_rows_stand_in_the_order_of_their_values():
@@ -108,15 +97,6 @@ def test_odd_figures_are_written_without_exponents_and_zeros():
     assert text.margin(Estimate(1.0, 0.0, math.inf)) == "± > 100 %"
     slow = rows.rows([trials.trial("x", facts={"bytes": 8}, ticks=[8_000_000] * 9)])
     assert text.gigabytes(slow[0]) == "-"
-
-
-def test_ratios_are_paired_within_blocks():
-    """The machine's level, which doubles and trebles, drops out."""
-    made = rows.relative_to(rows.rows(family("a", "b", speed={"b": 1.5})), "impl=a")
-    found = {r.axes["impl"]: r.relative for r in made}
-    assert found["a"].value == 1
-    assert found["b"].value == pytest.approx(1.5, rel=1e-3)
-    assert found["b"].high - found["b"].low < 0.01
 
 
 def test_a_case_without_its_reference_has_no_ratio():
