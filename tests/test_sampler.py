@@ -88,19 +88,6 @@ def test_the_drawn_window_depends_on_the_seed():
     assert len(drawn) == OCTAVE - 1
 
 
-def test_a_record_keeps_raw_ticks_and_relative_starts():
-    """One entry a window, integers all."""
-    record = Record()
-    sample(spoken([]), record, seed=0, samples=4)
-    samples = record.samples()
-    assert samples.ticks == (60,) * 4
-    assert samples.starts == (0, 1000, 2000, 3000)
-    assert samples.launches == (6,) * 4
-    assert samples.per_launch() == (10.0,) * 4
-    assert len(samples.cpu) == len(samples.preemptions) == len(samples) == 4
-    assert all(cpu >= 0 for cpu in samples.cpu)
-
-
 def test_a_window_has_the_callers_time_however_long_the_pool_idled(monkeypatch):
     """What the process had is known late: less what its threads idled, it may be nothing."""
     used = iter(range(0, 10**12, 10**10))
