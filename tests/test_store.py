@@ -426,15 +426,6 @@ def test_a_missing_store_names_the_command_that_makes_one(path):
     assert not path.parent.exists()
 
 
-def test_a_newer_schema_is_refused_by_both_versions(filled):
-    """The sentence names the schema seen, the one known, and the way up."""
-    with sqlite3.connect(filled) as connection:
-        connection.execute("UPDATE steelyard_schema SET version=7, written_by='9.1'")
-    connection.close()
-    with pytest.raises(StoreError, match=r"schema 7.*steelyard 9\.1.*schema 3.*pip"):
-        Store.open(str(filled))
-
-
 def test_a_damaged_row_is_one_sentence(filled):
     """Values that are not JSON any more do not come back as something else."""
     with sqlite3.connect(filled) as connection:
