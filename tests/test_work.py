@@ -7,10 +7,7 @@ from fakes import prepared
 from steelyard import BenchmarkError
 from steelyard.prepare import work
 from steelyard.prepare.work import (
-    Bindable,
-    Buildable,
     CallableWork,
-    NativeWork,
     realise,
 )
 from steelyard_device import cpu
@@ -54,33 +51,6 @@ def test_a_callable_gets_its_buffers_wherever_handles_stand():
     assert np.array_equal(z, 2 * y)
 
 
-def test_a_kernel_is_bound_once_to_its_arguments():
-    """And what it gives is the work, native if it has a clock of its own."""
-    kernel = Kernel()
-
-    def body(b):
-        x = b.input(2)
-        y = b.output(2)
-        return b.launch(kernel, x, out=y, scale=3)
-
-    description, buffers = prepared(body)
-    realised = realise(description, buffers)
-    assert isinstance(realised, NativeWork)
-    ((args, out, scalars),) = kernel.bound
-    assert args[0] is buffers.arrays["x"]
-    assert out is buffers.arrays["y"]
-    assert scalars == {"scale": 3}
-
-
-def test_capabilities_are_told_by_what_is_offered():
-    """A plain callable has none of them."""
-    assert isinstance(Kernel(), Bindable)
-    assert isinstance(cpu.null(), NativeWork)
-    for capability in (Bindable, Buildable, NativeWork):
-        assert not isinstance(np.add, capability)
-        assert not isinstance(CallableWork(print), capability)
-
-
 @pytest.mark.parametrize("by_out", [True, False])
 def test_outputs_may_be_new_in_each_call(by_out):
     """As users write it, whether the output is a keyword or an argument."""
@@ -104,20 +74,6 @@ def test_outputs_may_be_new_in_each_call(by_out):
     assert y0 is not y1
     assert buffers.arrays["y"] is not y0
     assert (y0.shape, y0.dtype) == ((3, 2), np.float64)
-
-
-def test_a_call_as_users_write_it_has_its_outputs_beforehand():
-    """The same buffers each time."""
-
-    def body(b):
-        x = b.input(2)
-        y = b.output(2)
-        return b.launch(np.negative, x, out=y)
-
-    description, buffers = prepared(body)
-    call = work.calling(description, buffers)
-    assert call() is buffers.arrays["y"]
-    assert np.array_equal(buffers.arrays["y"], -buffers.arrays["x"])
 
 
 def test_a_form_that_is_not_installed_says_what_to_install(monkeypatch):
