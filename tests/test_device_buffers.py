@@ -183,14 +183,6 @@ def test_data_that_users_do_not_have_is_seen_as_on_the_host(context, data):
     assert buffers.collapsed("u") is inputs.collapsed(np.array(data, np.float32))
 
 
-def test_rows_are_read_and_a_scalar_has_none(driver):
-    """Only these."""
-    buffers = buffers_of((5, 2))
-    rows = np.array([4, 0])
-    assert np.array_equal(buffers.rows("x", rows), buffers.read("x")[rows])
-    assert buffers_of(()).rows("x", None).shape == ()
-
-
 def test_what_does_not_fit_is_named_before_it_is_asked_for(driver):
     """What our pool keeps is as good as free."""
     driver.free = SMALL
