@@ -236,13 +236,6 @@ def test_any_samples_can_be_doubted(times, quantum):
     assert doubted(times, clock=clock) <= doubts.known().keys()
 
 
-def test_doubts_read_as_words_and_keep_one_order():
-    """They are stored as text."""
-    found = raise_doubts(trials.trial(ticks=[0, 10**6]), CACHE, 0.005)
-    assert list(found) == sorted(found)
-    assert "few-samples" in found
-
-
 @pytest.mark.parametrize(
     ("cpu", "changes", "holds"),
     [
