@@ -73,14 +73,6 @@ def test_a_library_that_is_there_already_works_on_our_stream_too(cupy):
     assert Stream.current.handle == CONTEXT.stream
 
 
-def test_our_own_form_gives_views_and_our_stream():
-    """As other libraries' protocols read it."""
-    form = frameworks.adapter("numpy", CONTEXT)
-    assert form.convert("view") == "view"
-    assert int(form.stream) == CONTEXT.stream
-    assert form.stream.__cuda_stream__() == (0, CONTEXT.stream)
-
-
 @pytest.mark.parametrize("name", ["torch", "cupy", "numba"])
 def test_a_library_that_is_not_there_is_named(monkeypatch, name):
     """With what to do."""
