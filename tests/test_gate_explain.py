@@ -117,13 +117,6 @@ def test_half_the_work_is_said_to_be_other_work():
     )
 
 
-@pytest.mark.parametrize("ratio", [math.nan, math.inf, 0.0, -1.0, 1.0])
-def test_a_ratio_that_says_nothing_ranks_by_plausibility(ratio):
-    """Nothing is a share of it."""
-    found = because(ratio, facts={"registers": 43, "opcodes": {"FADD": 60}})
-    assert found == ("40 % fewer instructions (LDG -40)", "3 more registers, 40 -> 43")
-
-
 @pytest.mark.parametrize(
     "facts",
     [
