@@ -10,7 +10,6 @@ import pytest
 import shell
 from shell import git
 
-import steelyard
 from steelyard.errors import USAGE, SteelyardError
 from steelyard.gate import listing, sides, worktrees
 from steelyard.gate.sides import Side
@@ -64,20 +63,6 @@ def imported(side, expression):
     """Return what a process of a side's prints."""
     command = [side.python, "-c", f"import mine, steelyard; print({expression})"]
     return shell.run(command, side.root, side.variables()).stdout.strip()
-
-
-def test_base_is_a_commit_with_its_own_sources_and_heads_harness(project, tmp_path):
-    """Its worktree is gone afterwards, and head was never touched."""
-    with Side.of_ref("HEAD", ["suites"]) as base:
-        assert base.commit == git(project, "rev-parse", "HEAD")
-        assert imported(base, "mine.work([1], out := [0]) or out") == "[1]"
-        assert imported(base, "mine.__file__").startswith(str(base.root))
-        harness = Path(imported(base, "steelyard.__file__")).resolve()
-        assert harness.parent == Path(steelyard.__file__).parent
-        assert len(homes(tmp_path)) == 1
-    assert homes(tmp_path) == []
-    assert git(project, "worktree", "list").count("\n") == 0
-    assert "src/mine" in git(project, "status", "--porcelain")
 
 
 def test_sources_that_a_link_leads_to_are_the_checkouts(project, monkeypatch):
