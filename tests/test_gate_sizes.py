@@ -1,4 +1,3 @@
-import math
 import random
 
 import pytest
@@ -41,14 +40,6 @@ def test_cases_of_different_noise_stay_apart():
     found = sizes.shrunken(noisy)
     assert found["1"] == pytest.approx(0.04, rel=0.2)
     assert found["0"] == pytest.approx(0.002, rel=0.2)
-
-
-def test_a_case_alone_has_nothing_to_be_drawn_to():
-    """Nor have equal blocks a logarithm."""
-    assert sizes.shrunken({"a": (0.01, 3)}) == {"a": 0.01}
-    assert all(
-        map(math.isfinite, sizes.shrunken(dict.fromkeys("abcd", (0.0, 1))).values())
-    )
 
 
 def test_a_gate_publishes_the_size_that_it_finds():
