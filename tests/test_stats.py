@@ -254,19 +254,6 @@ def block(value, half=0.001):
     return Estimate(value, value * (1 - half), value * (1 + half))
 
 
-def test_one_block_keeps_its_interval():
-    """There is nothing to learn from between blocks."""
-    assert stats.combine([block(5.0)]) == block(5.0)
-
-
-def test_blocks_that_agree_combine_to_their_value():
-    """The geometric mean."""
-    combined = stats.combine([block(2.0), block(8.0)])
-    assert combined.value == pytest.approx(4.0)
-    assert combined.low < 2.0
-    assert combined.high > 8.0
-
-
 @pytest.mark.parametrize("count", [2, 3, 4, 8])
 def test_the_interval_of_blocks_is_students(count):
     """SciPy's t interval of the logarithms."""
