@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard import BenchmarkError, Builder
-from steelyard.prepare.buffers import STAGGER, ZONE, Buffers, poison
+from steelyard.prepare.buffers import STAGGER, Buffers, poison
 
 DTYPES = ["bool", "int8", "int32", "int64", "float16", "float32", "float64"]
 
@@ -41,28 +41,6 @@ def test_buffers_of_any_shape_are_whole_and_apart(shape, dtype):
         assert (array.shape, array.dtype) == (shape, dtype)
         assert array.flags.c_contiguous
     assert buffers.nbytes == sum(a.nbytes for a in buffers.arrays.values())
-
-
-@pytest.mark.parametrize("name", ["x", "u", "y"])
-@pytest.mark.parametrize("shape", [(4, 3), (), (0, 3)])
-@pytest.mark.parametrize(
-    ("offset", "said"),
-    [
-        (0, "1 bytes behind the end of"),
-        (5, "6 bytes behind the end of"),
-        (ZONE - 1, f"{ZONE} bytes behind the end of"),
-        (-1, "1 bytes before the start of"),
-        (-ZONE, f"{ZONE} bytes before the start of"),
-    ],
-)
-def test_a_write_outside_a_buffer_is_seen_and_measured(name, shape, offset, said):
-    """Of a buffer of no bytes too; afterwards the zone is whole again."""
-    buffers = buffers_of(shape)
-    outside(buffers.arrays[name], offset)[...] ^= 1
-    with pytest.raises(BenchmarkError) as caught:
-        buffers.check_zones()
-    assert f"the work wrote up to {said} {name} {shape}" in str(caught.value)
-    buffers.check_zones()
 
 
 @pytest.mark.parametrize(
@@ -104,31 +82,11 @@ def test_an_updated_argument_may_change_and_gets_its_data_back():
     assert not Buffers((), 0, {}).updates
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(), (1,), (3, 5000)])
-def test_an_output_that_was_left_alone_is_seen(shape, dtype):
-    """Poisoned at first and again on request, of every dtype."""
-    buffers = buffers_of(shape, dtype)
-    for _ in range(2):
-        with pytest.raises(BenchmarkError, match="wrote nothing to y"):
-            buffers.check_written("y")
-        buffers.arrays["y"][...] = 0
-        buffers.check_written("y")
-        buffers.poison()
-
-
 @pytest.mark.parametrize("value", [False, True])
 def test_an_output_of_one_truth_value_was_written(value):
     """NumPy takes the poison of a bool for true: isfinite once read as no result."""
     buffers = buffers_of((4, 3), "bool")
     buffers.arrays["y"][...] = value
-    buffers.check_written("y")
-
-
-def test_one_element_that_was_written_is_enough():
-    """Also the last one of many: the whole is looked at when its start is poison."""
-    buffers = buffers_of((3, 5000))
-    buffers.arrays["y"][-1, -1] = 0
     buffers.check_written("y")
 
 
@@ -171,27 +129,6 @@ def test_arrays_stand_for_handles_wherever_these_stand():
     assert buffers.resolve([(x, 1)])[0][0] is array
     assert buffers.resolve({"where": x})["where"] is array
     assert buffers.resolve("x") == "x"
-
-
-def test_copies_are_compared_by_value():
-    """Of what the work may write; NaN is equal to NaN, and 0 to -0."""
-    buffers = buffers_of((3,))
-    buffers.arrays["u"][...] = [np.nan, 0, 1]
-    copies = buffers.snapshot()
-    assert set(copies) == {"u", "y"}
-    buffers.arrays["u"][...] = [-np.nan, -0.0, 1]
-    assert buffers.same_as(copies)
-    buffers.arrays["u"][2] = 2
-    assert not buffers.same_as(copies)
-    assert buffers.same_as({"y": copies["y"]})
-
-
-def test_a_buffer_of_zeros_has_collapsed():
-    """As `inputs.collapsed` says."""
-    buffers = buffers_of()
-    assert not buffers.collapsed("u")
-    buffers.arrays["u"][...] = 0
-    assert buffers.collapsed("u")
 
 
 @given(st.lists(st.integers(-9, 9), max_size=5), st.integers(1, 300))

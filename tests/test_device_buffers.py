@@ -1,7 +1,7 @@
-"""The buffers of a case on a GPU whose memory is the host's.
+"""The buffers of a case on a GPU whose memory is the host's, and what all buffers do.
 
-Those that want nothing of the driver but its work run on a GPU too, where `context` is
-its own: `test_device_buffers_gpu`.
+Those that want nothing of the driver but its work run on a GPU too, where `context` and
+`place` are its own: `test_device_buffers_gpu`.
 """
 
 import gc
@@ -37,6 +37,12 @@ def context(driver):
     return host_memory_gpu.CONTEXT
 
 
+@pytest.fixture(params=["host", "gpu"])
+def place(request):
+    """Give the context of the GPU where buffers lie; None is the host's memory."""
+    return request.getfixturevalue("context") if request.param == "gpu" else None
+
+
 def handles_of(shape=(4, 3), dtype="float32"):
     """Return an input x, an inout u and an output y of one shape."""
     b = Builder()
@@ -48,7 +54,33 @@ def handles_of(shape=(4, 3), dtype="float32"):
 
 def buffers_of(shape=(4, 3), dtype="float32", context=host_memory_gpu.CONTEXT):
     """Allocate them."""
+    if context is None:
+        return Buffers(handles_of(shape, dtype), 3, {})
     return DeviceBuffers(context, handles_of(shape, dtype), 3, {})
+
+
+def put(buffers, name, values):
+    """Write values to a buffer."""
+    view = buffers.arrays[name]
+    data = np.array(values, view.dtype)
+    view.write(data) if buffers.context else np.copyto(view, data)
+
+
+def spoil(view, offset):
+    """Write to the byte that far before (below 0) or behind a buffer."""
+    at = offset if offset < 0 else view.nbytes + offset
+    if isinstance(view, np.ndarray):
+        view.base[view.ctypes.data - view.base.ctypes.data + at] ^= 1
+    else:
+        view.owner.part(ZONE + at, (1,), np.uint8).fill(1)
+
+
+def end(view):
+    """Write a zero to a buffer's last element."""
+    if isinstance(view, np.ndarray):
+        view.reshape(-1)[-1] = 0
+    else:
+        view.part(view.nbytes - view.dtype.itemsize, (1,), view.dtype).fill(0)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -106,18 +138,18 @@ def test_restoring_and_poisoning_wait_for_nothing(driver):
     ("offset", "said"),
     [
         (0, "1 bytes behind the end of"),
+        (5, "6 bytes behind the end of"),
         (ZONE - 1, f"{ZONE} bytes behind the end of"),
         (-1, "1 bytes before the start of"),
         (-ZONE, f"{ZONE} bytes before the start of"),
     ],
 )
 @pytest.mark.parametrize("shape", [(4, 3), (), (0, 3)])
-def test_a_write_outside_a_buffer_is_seen_and_measured(context, shape, offset, said):
+def test_a_write_outside_a_buffer_is_seen_and_measured(place, shape, offset, said):
     """Of a buffer of no bytes too; afterwards the zone is whole again."""
-    buffers = buffers_of(shape, context=context)
+    buffers = buffers_of(shape, context=place)
     for name, view in buffers.arrays.items():
-        at = offset if offset < 0 else view.nbytes + offset
-        view.owner.part(ZONE + at, (1,), np.uint8).fill(1)
+        spoil(view, offset)
         with pytest.raises(BenchmarkError) as caught:
             buffers.check_zones()
         assert f"the work wrote up to {said} {name} {shape}" in str(caught.value)
@@ -132,38 +164,37 @@ def test_a_changed_input_is_seen(context):
         buffers.check_inputs()
 
 
-@pytest.mark.parametrize("shape", [(1,), (3, 5000)])
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5000)])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_an_output_that_was_left_alone_is_seen(context, shape, dtype):
+def test_an_output_that_was_left_alone_is_seen(place, shape, dtype):
     """Again after it is poisoned on request; one element that was written is enough."""
-    buffers = buffers_of(shape, dtype, context)
-    view = buffers.arrays["y"]
+    buffers = buffers_of(shape, dtype, place)
     for _ in range(2):
         with pytest.raises(BenchmarkError, match="wrote nothing to y"):
             buffers.check_written("y")
-        view.part(view.nbytes - view.dtype.itemsize, (1,), view.dtype).fill(0)
+        end(buffers.arrays["y"])
         buffers.check_written("y")
         buffers.poison()
 
 
-def test_copies_are_compared_by_value(context):
-    """NaN is equal to NaN whatever its bits, and 0 to -0."""
-    buffers = buffers_of((3,), context=context)
-    buffers.arrays["u"].write(np.array([np.nan, 0, 1], np.float32))
+def test_copies_are_compared_by_value(place):
+    """Of what the work may write; NaN is equal to NaN whatever its bits, and 0 to -0."""
+    buffers = buffers_of((3,), context=place)
+    put(buffers, "u", [np.nan, 0, 1])
     copies = buffers.snapshot()
     assert set(copies) == {"u", "y"}
-    buffers.arrays["u"].write(np.array([-np.nan, -0.0, 1], np.float32))
+    put(buffers, "u", [-np.nan, -0.0, 1])
     assert buffers.same_as(copies)
-    buffers.arrays["u"].write(np.array([np.nan, 0, 2], np.float32))
+    put(buffers, "u", [np.nan, 0, 2])
     assert not buffers.same_as(copies)
     assert buffers.same_as({"y": copies["y"]})
 
 
-def test_outputs_get_back_what_a_snapshot_holds(context):
-    """By a copy on the GPU; in-place arguments keep what they have."""
-    buffers = buffers_of((3,), context=context)
+def test_outputs_get_back_what_a_snapshot_holds(place):
+    """By a copy where they lie; in-place arguments keep what they have."""
+    buffers = buffers_of((3,), context=place)
     held = np.array([1, np.nan, 3], np.float32)
-    buffers.arrays["y"].write(held)
+    put(buffers, "y", held)
     copies = buffers.snapshot()
     buffers.poison()
     buffers.arrays["u"].fill(7)
@@ -176,10 +207,10 @@ def test_outputs_get_back_what_a_snapshot_holds(context):
     "data",
     [[], [0.0], [0.0, 0, 0, 1], [0.0, 0, 2, 1], [1.0] * 4, [np.nan] * 4, [1.0, 2, 3]],
 )
-def test_data_that_users_do_not_have_is_seen_as_on_the_host(context, data):
+def test_data_that_users_do_not_have_is_seen_as_on_the_host(place, data):
     """Of no elements and of one too."""
-    buffers = buffers_of((len(data),), context=context)
-    buffers.arrays["u"].write(np.array(data, np.float32))
+    buffers = buffers_of((len(data),), context=place)
+    put(buffers, "u", data)
     assert buffers.collapsed("u") is inputs.collapsed(np.array(data, np.float32))
 
 

@@ -35,6 +35,12 @@ __all__ = [
 """What holds of a GPU whose memory is the host's, on one of its own."""
 
 
+@pytest.fixture
+def place(context):
+    """Give the GPU's context."""
+    return context
+
+
 def test_what_does_not_fit_is_named(context):
     """Before the driver is asked."""
     handles = (Builder().output((1 << 45,), name="y"),)
