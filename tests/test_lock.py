@@ -1,6 +1,5 @@
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -40,14 +39,19 @@ def holder(path):
     process.communicate()
 
 
+def refused(path, match="another run measures", **how):
+    """Ask for a lock that cannot be had; return the error."""
+    with pytest.raises(SteelyardError, match=match) as caught:
+        lock.measuring(path=path, **how).__enter__()
+    return caught.value
+
+
 def test_a_second_run_is_refused_and_told_who_measures(path, holder):
     """The sentence names process, user, time, command and folder; the code is 4."""
-    with pytest.raises(SteelyardError) as caught, lock.measuring(path=path):
-        pass
-    assert caught.value.exit_code == USAGE
-    said = str(caught.value)
-    assert f"process {holder.pid} of " in said
-    assert re.search(r"since 20\d\d-.*`-c .*` in /.*--wait SECONDS", said)
+    said = r"process \d+ of .*since 20\d\d-.*`-c .*` in /.*--wait SECONDS"
+    error = refused(path, said)
+    assert error.exit_code == USAGE
+    assert f"process {holder.pid} of " in str(error)
 
 
 def test_waiting_ends_when_the_holder_is_done(path, holder):
@@ -65,11 +69,7 @@ def test_waiting_in_vain_says_how_long(path, holder, monkeypatch):
     """The clock runs out, the holder still holds."""
     ticks = iter([0.0, 1.0, 6.0])
     monkeypatch.setattr(lock.time, "monotonic", lambda: next(ticks))
-    with (
-        pytest.raises(SteelyardError, match="after 5 s of waiting"),
-        lock.measuring(wait=5, path=path, pause=lambda _: None),
-    ):
-        pass
+    refused(path, "after 5 s of waiting", wait=5, pause=lambda _: None)
     assert holder.poll() is None
 
 
@@ -93,22 +93,14 @@ def test_nobody_else_may_read_the_lock_file(path):
 def test_another_users_run_is_not_measured_beside(path, holder, monkeypatch):
     """Its file cannot be opened, but the kernel says that it is locked."""
     monkeypatch.setattr(lock.os, "geteuid", lambda: 12345)
-    with (
-        pytest.raises(SteelyardError, match="another run measures"),
-        lock.measuring(path=path),
-    ):
-        pass
+    refused(path)
     own = path.with_name(f"{path.name}.12345")
     assert own.stat().st_mode & 0o777 == 0o600
     holder.communicate("")
     with lock.measuring(path=path):
         assert lock.is_held(path) is True
         monkeypatch.undo()
-        with (
-            pytest.raises(SteelyardError, match="another run measures"),
-            lock.measuring(path=path),
-        ):
-            pass
+        refused(path)
 
 
 def test_a_lock_file_that_cannot_be_opened_is_one_sentence(tmp_path):
@@ -118,11 +110,7 @@ def test_a_lock_file_that_cannot_be_opened_is_one_sentence(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     places = (tmp_path, planted, tmp_path / "missing" / "lock", tmp_path / "pipe")
     for path in places:
-        with (
-            pytest.raises(SteelyardError, match="STEELYARD_LOCK"),
-            lock.measuring(path=path),
-        ):
-            pass
+        refused(path, "STEELYARD_LOCK")
     assert not (tmp_path / "victim").exists()
 
 
@@ -159,16 +147,11 @@ def test_parts_of_a_machine_are_held_together_and_the_whole_alone(
     path, monkeypatch, user
 ):
     """Whoever's they are."""
-
-    def refused(**named):
-        with pytest.raises(SteelyardError, match="another run measures"):
-            lock.measuring(path=path, **named).__enter__()
-
     with lock.measuring(path=path, part="gpu0") as first:
         monkeypatch.setattr(lock.os, "geteuid", lambda: user)
         with lock.measuring(path=path, part="gpu1") as second:
             assert first != second
-        refused()
+        refused(path)
     with lock.measuring(path=path):
         monkeypatch.undo()
-        refused(part="gpu0")
+        refused(path, part="gpu0")
