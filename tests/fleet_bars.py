@@ -55,14 +55,12 @@ def scale(b):
 def repository(root: Path) -> list[str]:
     """Make a project of three commits and return them."""
     (root / "suites").mkdir(parents=True)
-    shell.git(root, "init", "--quiet", "--initial-branch=main")
     (root / "suites" / "bench_work.py").write_text(SUITE)
     for number in range(3):
         (root / "pyproject.toml").write_text(PROJECT.format(number))
         text = f"def scaled(x, out):\n    out[:] = x * {number}\n"
         (root / "work.py").write_text(text)
-        shell.git(root, "add", ".")
-        shell.git(root, "commit", "--quiet", f"-m{number}")
+        shell.commit(root, f"{number}")
     return shell.git(root, "rev-list", "--reverse", "HEAD").split()
 
 

@@ -39,6 +39,15 @@ def git(folder, *arguments, **environment):
     return run(["git", *settings, *arguments], folder, own).stdout.strip()
 
 
+def commit(folder, message="one"):
+    """Commit all of a folder, a repository from then on; return the commit."""
+    if not (folder / ".git").exists():
+        git(folder, "init")
+    git(folder, "add", ".")
+    git(folder, "commit", "--message", message)
+    return git(folder, "rev-parse", "HEAD")
+
+
 def python(*arguments, folder=None, check=False, **environment):
     """Run Python; return what it came to."""
     own = os.environ | environment

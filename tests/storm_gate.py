@@ -77,9 +77,7 @@ class Shop:
             "STEELYARD_LOCK": str(folder / "lock"),
             "TMPDIR": str(self.temporary),
         }
-        shell.git(self.root, "init")
-        shell.git(self.root, "add", ".")
-        shell.git(self.root, "commit", "-m", "one")
+        shell.commit(self.root)
 
     def start(self, command: str) -> subprocess.Popen[bytes]:
         """Start a command and leave it to itself."""

@@ -64,9 +64,7 @@ def repository(tmp_path):
     suites = tmp_path / "repository" / "suites"
     write(suites)
     shutil.copy(ROOT / "asv.conf.json", suites.parent)
-    git(suites.parent, "init", "--quiet", "--initial-branch=main")
-    git(suites.parent, "add", ".")
-    git(suites.parent, "commit", "--quiet", "--message=suites")
+    shell.commit(suites.parent, "suites")
     return suites.parent
 
 

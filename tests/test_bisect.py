@@ -262,15 +262,12 @@ def repository(tmp_path, monkeypatch):
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "bench_work.py").write_text(SUITE)
     (tmp_path / ".gitignore").write_text(".steelyard\n__pycache__\n")
-    shell.git(tmp_path, "init", "--quiet", "--initial-branch=main")
     made = []
     for at in range(3):
         text = WORK.format(100_000 if at < 2 else 500_000)
         broken = "raise RuntimeError\n" if at == 1 else ""
         (tmp_path / "work.py").write_text(f"{broken}{text}# {at}\n")
-        shell.git(tmp_path, "add", ".")
-        shell.git(tmp_path, "commit", "--quiet", f"-mchange {at}")
-        made.append(shell.git(tmp_path, "rev-parse", "HEAD"))
+        made.append(shell.commit(tmp_path, f"change {at}"))
     return made
 
 

@@ -377,13 +377,11 @@ def repository(home):
     """Make a repository of two commits, in the folder where the command runs."""
     root = home / "repository"
     (root / "suites").mkdir(parents=True)
-    shell.git(root, "init", "--quiet", "--initial-branch=main")
     (root / ".gitignore").write_text("__pycache__\n.steelyard\n")
     for rounds in (1, 2):
         (root / "work.py").write_text(f"ROUNDS = {rounds}\n")
         (root / "suites" / "bench_work.py").write_text(SUITE)
-        shell.git(root, "add", ".")
-        shell.git(root, "commit", "--quiet", f"-mrounds {rounds}")
+        shell.commit(root, f"rounds {rounds}")
     return root
 
 

@@ -49,11 +49,9 @@ def place(tmp_path_factory):
     root, beats = folder / "repository", folder / "beats"
     beats.mkdir()
     (root / "suites").mkdir(parents=True)
-    shell.git(root, "init", "--quiet", "--initial-branch=main")
     text = SUITE.format(folder=str(beats)) + SEEN.format(folder=str(folder))
     (root / "suites" / "bench_slow.py").write_text(text)
-    shell.git(root, "add", ".")
-    shell.git(root, "commit", "--quiet", "-mone")
+    shell.commit(root)
     return folder
 
 

@@ -2,10 +2,10 @@ import dataclasses
 import math
 
 import pytest
+import shell
 import trials
 from hypothesis import given
 from hypothesis import strategies as st
-from shell import git
 
 from steelyard.analyse.stats import Estimate
 from steelyard.gate import worktrees
@@ -152,11 +152,9 @@ def test_a_rank_never_prefers_who_accounts_for_less(found, change):
 
 def test_changed_files_are_those_that_git_names(tmp_path):
     """Committed or not; tests and what is no source make nothing slower."""
-    git(tmp_path, "init")
     for name in ("a.py", "b.py", "test_a.py", "c.txt", "d.cu"):
         (tmp_path / name).write_text("1")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-m", "first")
+    shell.commit(tmp_path, "first")
     for name in ("a.py", "test_a.py", "c.txt", "d.cu"):
         (tmp_path / name).write_text("2")
     assert worktrees.changed(tmp_path, "HEAD") == ("a.py", "d.cu")

@@ -90,12 +90,10 @@ def checkout(tmp_path, monkeypatch):
     sys.path[:] = [str(site), *filter(None, others)]
     monkeypatch.setenv("PYTHONPATH", str(site))
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-    git(root, "init", "-q", "-b", "main")
 
     def commit():
         """Commit what there is, and leave head a change that is not committed."""
-        git(root, "add", ".")
-        git(root, "commit", "-q", "-m", "first")
+        shell.commit(root, "first")
         for file in root.rglob("*.py"):
             file.write_text(file.read_text().replace("'1'", "'2'"))
 

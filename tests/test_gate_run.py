@@ -53,8 +53,7 @@ def shop(project, monkeypatch):
     monkeypatch.setenv("STEELYARD_LOCK", str(project.parent / "lock"))
     monkeypatch.setenv("PYTHONPATH", str(project / "src"), prepend=os.pathsep)
     write(project, turns=10)
-    git(project, "add", ".")
-    git(project, "commit", "-q", "-m", "second")
+    shell.commit(project, "second")
     return project
 
 
@@ -150,8 +149,7 @@ def test_a_kernel_in_a_suite_is_each_sides_own(shop):
     """As the README has it."""
     (shop / "suites" / "adding.py").unlink()
     together(shop, "scaling")
-    git(shop, "add", ".")
-    git(shop, "commit", "-qm", "a kernel in a suite")
+    shell.commit(shop, "a kernel in a suite")
     together(shop, "scaling", "[] and 1")  # fails
     code, found, _ = gate(shop)
     assert (code, found["scaling[n=100]"]["verdict"]) == (FAILED, None)
@@ -187,8 +185,7 @@ def test_a_kernel_in_suites_that_both_sides_share_is_never_the_same(shop):
         together(shop, name, **way)
     helping = "def helper(x, out):\n    out[:] = {} * x\n"
     (suites / "helping.py").write_text(helping.format("1"))
-    git(shop, "add", ".")
-    git(shop, "commit", "-qm", "kernels in suites")
+    shell.commit(shop, "kernels in suites")
     (suites / "moved.py").rename(suites / "elsewhere.py")
     (suites / "helping.py").write_text(helping.format("1.0"))
     for name in WAYS.keys() - {"moved"}:
@@ -226,8 +223,7 @@ def test_a_base_that_does_without_a_library_is_not_compared(shop):
     code = shop / "src" / "mine" / "__init__.py"
     code.write_text(LOADING + code.read_text())
     (shop / ".gitignore").write_text("*.so\n.steelyard\n")
-    git(shop, "add", ".")
-    git(shop, "commit", "-qm", "a library")
+    shell.commit(shop, "a library")
     library = code.with_name("core.so")
     library.write_bytes(b"x" * mmap.PAGESIZE)
     code, found, _ = gate(shop, "HEAD", "--budget", "0.01")

@@ -34,9 +34,7 @@ def project(tmp_path, monkeypatch):
     (root / "src" / "mine").mkdir(parents=True)
     (root / "suites").mkdir()
     write(root, "1", "16, 32")
-    git(root, "init", "-q", "-b", "main")
-    git(root, "add", ".")
-    git(root, "commit", "-q", "-m", "first")
+    shell.commit(root, "first")
     write(root, "2", "32, 64")
     monkeypatch.chdir(root)
     monkeypatch.syspath_prepend(root / "src")
@@ -166,11 +164,9 @@ def test_submodules_are_those_of_each_side(project, tmp_path):
     """Worktrees have empty folders there, so that no base could be imported."""
     inner = tmp_path / "inner"
     inner.mkdir()
-    git(inner, "init", "-q", "-b", "main")
     for number in (1, 2):
         (inner / "kernel.py").write_text(str(number))
-        git(inner, "add", ".")
-        git(inner, "commit", "-q", "-m", "one")
+        shell.commit(inner)
         if number == 1:
             add = ("-c", "protocol.file.allow=always", "submodule", "add", "-q")
             git(project, *add, str(inner), "lib é")

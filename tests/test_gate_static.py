@@ -4,6 +4,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import shell
 from shell import git
 
 from steelyard.analyse.verdict import Verdict
@@ -35,11 +36,9 @@ def root(tmp_path, monkeypatch):
     kernels = SimpleNamespace(compare=compare, asked=asked, answers=answers)
     monkeypatch.setitem(sys.modules, "some_kernels", kernels)
     monkeypatch.setattr(static, "COMPARE", "some_kernels:compare")
-    git(tmp_path, "init", "-q")
     (tmp_path / "part" / "ci").mkdir(parents=True)
     (tmp_path / "part" / static.FILE).write_text("old")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-q", "-m", "old")
+    shell.commit(tmp_path, "old")
     (tmp_path / "part" / static.FILE).write_text("new")
     return tmp_path / "part"
 

@@ -78,9 +78,7 @@ def project(tmp_path):
     }.items():
         (home / name).parent.mkdir(exist_ok=True)
         (home / name).write_text(text)
-    git(home, "init")
-    git(home, "add", ".")
-    git(home, "commit", "-m", "base")
+    shell.commit(home, "base")
     (home / "work.py").write_text(WORK.replace("STEPS = 1", "STEPS = 3"))
     git(home, "commit", "-am", "three times the work")
     return home

@@ -172,8 +172,7 @@ def test_a_dropped_connection_loses_no_trial_of_a_gate(server, url, desk):
     (desk / ".gitignore").write_text("lock\n__pycache__\n.steelyard\n")
     (desk / "suites").mkdir()
     (desk / "small.py").rename(desk / "suites" / "small.py")
-    for words in (["init"], ["add", "."], ["commit", "-m", "one"]):
-        shell.git(desk, *words)
+    shell.commit(desk)
     process = start("gate", "HEAD", "--budget", "1", "-k", "64", "--store", url)
     with Store.open(url) as store:
         until(store, 2)
