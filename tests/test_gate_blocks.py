@@ -316,22 +316,6 @@ def test_the_budget_leaves_what_is_open_unresolved(point):
     assert {one.verdict for one in said} == {Verdict.UNRESOLVED}
 
 
-def test_what_is_open_is_expected_to_take_some_blocks_more(point):
-    """Few before anything is known, then as many as the noise of each case asks for."""
-    noise = {1: 950, 2: 1050, 3: 1000}
-    fake = Fake(
-        lambda who, turn: [noise[1 + turn.block % 3] if who == "head" else 1000] * 8
-    )
-    told = []
-    measure(blocks(fake), [point], POLICY, on_block=lambda *said: told.append(said))
-    numbers, opens, rests = zip(*told, strict=True)
-    assert numbers == tuple(range(len(told)))
-    assert set(opens) == {1}
-    assert rests[:2] == (decide.USUAL, decide.USUAL)
-    assert max(rests[2:]) > decide.USUAL
-    assert all(0 < rest < POLICY.most for rest in rests)
-
-
 def test_a_change_takes_blocks_before_it_counts(point):
     """However clear a few of them are."""
     fake = Fake(lambda who, _: [1000 + 100 * (who == "head")] * 8)
