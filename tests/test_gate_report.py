@@ -60,19 +60,6 @@ def test_hints_of_a_gate_name_no_option_that_only_a_run_has(doubt):
         assert not re.search("--b(udget|locks)", shown)
 
 
-@pytest.mark.parametrize("width", [80, 99])
-def test_a_narrow_terminal_folds_cases_and_cuts_nothing(width):
-    """Two cases that differ at their ends can be told apart; all have one mode."""
-    long = [f"rows[columns=12288,dtype=float32,impl=normalization{n}]" for n in "ab"]
-    shown = on_a_terminal(outcome(*[finding(case=case) for case in long]), width)
-    same, head, _, *lines = shown.split("\n")[1:]
-    assert same == "mode kernel/cold"
-    assert "+10.00 %" in lines[0]
-    assert "…" not in "".join(lines)
-    folded = "".join(line[: head.index("verdict")].strip() for line in lines)
-    assert folded.startswith("".join(long))
-
-
 def test_each_finding_is_called_what_the_policy_makes_of_it():
     """One of each kind, what wants attention first."""
     assert [words.kind(one) for one in words.in_order(FULL)] == list(KINDS)
