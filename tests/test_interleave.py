@@ -106,13 +106,6 @@ def test_a_side_that_fails_does_not_leave_the_other_waiting(way, side, ended):
     assert way(9, [], fail=side) == ended
 
 
-def test_what_follows_the_windows_is_done_by_one_after_the_other():
-    """Both work on the same buffers."""
-    seen = []
-    play(1, seen)
-    assert seen[-2:] == ["follow looks", "lead looks"]
-
-
 def test_a_side_that_is_gone_does_not_leave_the_other_waiting():
     """A killed process closes its end."""
     ours, theirs = socket.socketpair()
