@@ -28,21 +28,6 @@ def share(nanoseconds, **of):
     return peaks.nearest(TABLE, nanoseconds, cache="warm", **of).share
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "expected"),
-    [
-        (65536, 1000.0),
-        (131072, 1200.0),
-        (1048576, 2000.0),
-        (2097152, 4000.0),
-    ],
-)
-def test_a_copy_as_fast_as_the_best_is_all_of_the_peak(nbytes, expected):
-    """Above the largest size the rate stays."""
-    assert share(expected, nbytes=nbytes) == pytest.approx(1)
-    assert share(2 * expected, nbytes=nbytes) == pytest.approx(0.5)
-
-
 @given(st.integers(65536, 1 << 24), st.integers(65536, 1 << 24))
 def test_more_bytes_never_have_a_shorter_best_time(one, other):
     """Between two sizes the time of the best copy rises."""
