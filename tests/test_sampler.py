@@ -1,7 +1,6 @@
 import functools
 import gc
 import math
-import random
 from dataclasses import replace
 
 import pytest
@@ -201,13 +200,3 @@ def test_one_pause_is_no_clock_that_stands_still(monkeypatch, place):
         calls[0] = 0
         found = launches_for(functools.partial(window, within=within), 1.0, 40.0)
         assert 160 <= found < 1000
-
-
-def test_one_slow_window_does_not_make_all_of_them_short():
-    """The fastest of three decides."""
-    draw = random.Random(0)
-
-    def window(count):
-        return 0, count * (10 if draw.random() < 0.5 else 10_000)
-
-    assert launches_for(window, 1.0, 0.0) >= 20
