@@ -64,20 +64,6 @@ def test_a_loop_of_short_kernels_is_mostly_idle():
     )
 
 
-def test_kernels_side_by_side_are_busy_once():
-    """One within another, and one that goes on where the first ended."""
-    found = ledger(
-        events(
-            ("kernel", "long", 0, 100, 0),
-            ("kernel", "short", 10, 20, 0),
-            ("kernel", "next", 100, 150, 0),
-            ("kernel", "last", 160, 200, 0),
-        )
-    )
-    assert (found.span, found.busy) == (200, 190)
-    assert found.idle == pytest.approx(0.05)
-
-
 @given(st.lists(st.tuples(st.integers(0, 9999), st.integers(1, 500)), min_size=1))
 def test_busy_time_is_that_of_the_union(spans):
     """Nanosecond by nanosecond."""
