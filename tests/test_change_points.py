@@ -114,18 +114,6 @@ def test_a_single_outlier_is_no_step():
     assert divide(values).steps == ()
 
 
-def test_equal_times_are_one_segment():
-    """It has no noise."""
-    assert divide([7.0] * 30).steps == ()
-    (only,) = divide([7.0] * 30).segments
-    assert (only.first, only.stop, only.level, only.noise) == (
-        0,
-        30,
-        pytest.approx(7),
-        0,
-    )
-
-
 def test_a_noiseless_step_is_found():
     """Nothing is divided by its noise."""
     (step,) = divide([1.0] * 10 + [1.2] * 10).steps
