@@ -30,9 +30,10 @@ CACHE_RATE: Final = 60.0
 # 4096 and 5140 (17 and 21 MB) were slower with streaming stores, warm and cold alike.
 RESIDENT_BYTES: Final = 24 << 20
 # The last-level cache of the machines that the rates are from: what stores leave there is
-# written back later, by others. Beside streaming stores copies of 16 MB took 1.2 times as
-# long, of 64 MB 1.5 times, and rows of 3 MB no longer (Zen 3).
+# written back later, by others, and costs this part of what it does beyond: beside streaming
+# stores copies of 16 MB took 1.2 times as long, of 64 MB 1.5 times (Zen 3).
 LAST_BYTES: Final = 32 << 20
+LATER: Final = 0.5
 # What a core's streaming stores drain at beside reads from cache: streaming copies of
 # 3 to 17 MB that stay in cache wrote 28 to 80 GB/s with two cores, as the host's memory
 # was more or less busy.
@@ -184,7 +185,8 @@ def cold_term(bytes_: Traffic, schedule: Schedule, machine: Machine) -> float:
     """Return the nanoseconds of moving operands that are in no cache."""
     threads = machine.threads if schedule.threads == 0 else 1
     allocated = 0.0 if schedule.streaming else float(bytes_.fresh)
-    allocated *= min(1.0, bytes_.fresh / LAST_BYTES)
+    if bytes_.fresh <= LAST_BYTES:
+        allocated *= LATER
     if schedule.streaming and bytes_.updates:
         allocated = bytes_.moved  # throws out lines just read: seen 1.5 times as slow
     return (bytes_.moved + allocated) / (MEMORY_RATE * threads)
