@@ -139,8 +139,8 @@ KEPT: Final = 3
 FAR: Final = 6
 NEAR_BYTES: Final = 32 << 10
 # How much longer functions take of several vectors at a time where 16 registers do not
-# hold their constants: softmax of 1024 x 768 float32 by 4 rows against 1 (Zen 3).
-CROWDED: Final = 1.15
+# hold their constants: 1024 x 768 by 4 rows against 1, softmax and halves (Zen 3).
+CROWDED: Final = 1.18
 # What a row costs more whose last line is not whole and goes round the caches in part: of
 # 1024 x 1000 float32 that took 164 us, and 64 without.
 TORN_NS: Final = 200.0
