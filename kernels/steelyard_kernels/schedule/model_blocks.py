@@ -33,14 +33,12 @@ STEP: Final = 0.5  # cycles of an index of the depth beside these
 # a vector comes later from the third cache than from the second, seen at 2048 columns.
 WAYS: Final = 8
 FAR: Final = 9.0
-NEAR: Final = (
-    0.8  # of the second cache, that stays; beyond it copies are read in order,
-)
-BEYOND: Final = 1.0  # and wait so long
-# The same of a line from the second cache: where vectors are half a line a core that reads
-# a factor in place waits for it (Zen 3); of a line it does not (Zen 5).
+NEAR: Final = 0.8  # of the second cache, that stays
+BEYOND: Final = 1.0  # cycles of a vector of copies beyond that, which are read in order
+# Cycles of a line of a factor in place that comes from the second cache, where vectors are
+# half a line (Zen 3); where they are whole ones a core does not wait for it (Zen 5).
 LINE_WAIT: Final = 1.5
-FULL: Final = 0.5  # cycles of an index of the depth that takes the last register
+FULL: Final = 0.5  # cycles of an index of the depth where sums take the last register
 BLOCK: Final = 20.0  # cycles of a block beside its depth
 MOVED: Final = 1.0  # cycles of storing or loading a vector of sums
 ROW: Final = 10.0  # cycles of a row that is copied, or of what follows from its sums

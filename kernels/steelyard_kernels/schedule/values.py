@@ -123,9 +123,9 @@ def lower(
         right, addend = env[sum_.b.number], env[sum_.c.number]
         return b.let("fma", left, right, addend)
     args = [env[arg.number] for arg in node.args]
-    if target in {"cuda", "cpu"} and largest_of(node) is not None:
-        if target == "cpu":
-            return exp_of_lower(b, args[0])
+    if target == "cpu" and largest_of(node) is not None:
+        return exp_of_lower(b, args[0])
+    if target == "cuda" and largest_of(node) is not None:
         return exp_below(b, args[0], summed=node.number in summed)
     if (
         target == "cpu"
