@@ -274,10 +274,16 @@ def test_what_is_not_judged_says_why_and_has_an_exit_code(claim, made, state, wh
 
 
 @pytest.mark.parametrize(
-    ("limit", "state"), [(2, State.HOLDS), (1.15, State.UNDECIDED), (1.05, State.FAILS)]
+    ("limit", "spans", "state"),
+    [
+        (2, (10**9, 10**9), State.HOLDS),
+        (2, (2 * 10**9, 10**9), State.UNDECIDED),  # of the host's clocks
+        (1.15, (10**9, 10**9), State.UNDECIDED),
+        (1.05, (10**9, 10**9), State.FAILS),
+    ],
 )
 def test_clocks_that_disagree_leave_a_claim_undecided_unless_it_holds_by_each(
-    limit, state
+    limit, spans, state
 ):
     """By its own clock ours takes 1.1 times as long as NumPy's, by events 1.2 times."""
     made = []
@@ -290,7 +296,10 @@ def test_clocks_that_disagree_leave_a_claim_undecided_unless_it_holds_by_each(
                     [round(1000 * factor) + k for k in range(5)],
                     block=block,
                     doubts=("clocks-disagree",),
-                    extra={"clocks": {"events": {"ticks": events, "quantum": 1.0}}},
+                    extra={
+                        "clocks": {"events": {"ticks": events, "quantum": 1.0}},
+                        "spans": spans,
+                    },
                 )
             )
     (line,) = judged(read(RELATIVE, bound=f"<= {limit}"), made)

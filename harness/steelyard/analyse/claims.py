@@ -116,19 +116,17 @@ def _skipped(line: Judged, why: str) -> Judged:
 
 def _by_clocks(claim: Claim, made: Sequence[Row], absent: str) -> Iterator[Judged]:
     """Yield what rows say of a claim: where clocks disagree, what all of them say."""
-    lines, each = list(_judge(claim, made, absent)), list[dict[str, Judged]]()
-    if any(line.why.startswith(CLOCKS_DISAGREE.name) for line in lines):
+    lines, each = list(_judge(claim, made, absent)), list[dict[str, State]]()
+    doubted = [line.why.startswith(CLOCKS_DISAGREE.name) for line in lines]
+    if any(doubted):
         each = [
-            {b.case: b for b in _judge(claim, r, "")} for r in as_read(made).values()
+            {one.case: one.state for one in _judge(claim, read, "")}
+            for read in as_read(made).values()
         ]
-    for line in lines:
-        same = [by[line.case] for by in each if line.case in by]
-        if (
-            line.why.startswith(CLOCKS_DISAGREE.name)
-            and len(same) > 1
-            and all(one.state is State.HOLDS for one in same)
-        ):
-            why = f"{len(same)} clocks disagree; it holds by each"
+    for line, disagree in zip(lines, doubted, strict=True):
+        states = [by[line.case] for by in each if line.case in by]
+        if disagree and len(states) > 1 and set(states) == {State.HOLDS}:
+            why = f"{len(states)} clocks disagree; it holds by each"
             yield replace(line, state=State.HOLDS, why=why)
         else:
             yield line

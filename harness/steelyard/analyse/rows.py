@@ -10,7 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from steelyard.analyse import agreement, peaks, stats
-from steelyard.analyse.doubts.clocks import ABOVE, ABOVE_PEAK, CLOCKS_DISAGREE
+from steelyard.analyse.doubts.clocks import (
+    ABOVE,
+    ABOVE_PEAK,
+    CLOCKS_DISAGREE,
+    host_clocks_differ,
+)
 from steelyard.analyse.doubts.samples import ONE_BLOCK, UNSETTLED, WIDE
 from steelyard.analyse.peaks import Peak
 from steelyard.analyse.stats import Estimate
@@ -172,20 +177,21 @@ def combined(blocks: Sequence[Estimate]) -> Estimate | None:
 def as_read(made: Iterable[Row]) -> dict[str, list[Row]]:
     """Return rows as each clock read them, by its id: those that it read in all blocks.
 
-    They have no doubt that clocks disagree.
+    They have no doubt that clocks disagree, unless those of the host do.
     """
     found = defaultdict[str, list[Trial]](list)
     for row in made:
         seen = [agreement.views(trial) for trial in row.trials]
         for clock in set.intersection(*map(set, seen)) if seen else ():
-            found[clock] += [
-                _without(each[clock], CLOCKS_DISAGREE.name) for each in seen
-            ]
+            found[clock] += [_by_one_clock(each[clock]) for each in seen]
     return {clock: rows(trials) for clock, trials in found.items()}
 
 
-def _without(trial: Trial, doubt: str) -> Trial:
-    return replace(trial, doubts=tuple(d for d in trial.doubts if d != doubt))
+def _by_one_clock(trial: Trial) -> Trial:
+    if host_clocks_differ(trial.extra.get("spans", (0, 0))):
+        return trial
+    left = tuple(doubt for doubt in trial.doubts if doubt != CLOCKS_DISAGREE.name)
+    return replace(trial, doubts=left)
 
 
 def floor_share(trial: Trial) -> float | None:
