@@ -302,7 +302,7 @@ class Emitter(Values):
                 self._room.store(
                     value, *self._kept_at(value, at), known[self.key(value, at)]
                 )
-        if self.kept and self._walk is self.kept.asking is not self.kept.outputs:
+        if self.kept and self._walk is self.kept.asking:
             self._ask_ahead(at)
 
     # memory
@@ -310,9 +310,7 @@ class Emitter(Values):
     def end(self, depth: int, at: At) -> None:
         """Emit the stores at a place of so many open loops, and ask for what comes later."""
         self._store(depth, at)
-        if depth == self.depth and not (
-            self.kept and self.kept.asking is not self.kept.outputs
-        ):
+        if depth == self.depth and not (self.kept and self.kept.asking):
             self._ask_ahead(at)
 
     def _ask_ahead(self, at: At) -> None:

@@ -194,7 +194,7 @@ def row_work(nest: Nest, schedule: Schedule) -> Work:
         len(groups) + deviations,
         kept.row_bytes,
         kept.column_bytes,
-        kept.asking is not kept.outputs,
+        kept.asking is not None,
     )
 
 
