@@ -352,8 +352,8 @@ def stores_in_parts(nest: Nest, cuts: Sequence[Cut], machine: Machine) -> bool:
     """Say whether lines of several rows or outputs are stored in parts, in turn.
 
     Until such lines are whole, loads from addresses that end in the same twelve bits wait:
-    on an EPYC (Zen 3, AVX2) two outputs of 16 MB took 2 to 22 ms by stores that go round
-    the caches, as arrays lay, and 2.4 ms by others; rows of LayerNorm 0.8 to 5.4 and 1.0.
+    on an EPYC (Zen 3, AVX2) three outputs of 8 MB took 0.95 to 8.1 ms by stores that go
+    round the caches, as arrays lay, and 1.4 by others; LayerNorm 0.8 to 5.4, and 1.0.
     """
     (cut,) = [cut for cut in cuts if NAMES[nest.space - 1] in cut.axes]
     sizes = [out.value.node.dtype.bytes for out in nest.outputs]

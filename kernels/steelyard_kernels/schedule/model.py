@@ -30,8 +30,8 @@ CACHE_RATE: Final = 60.0
 # 4096 and 5140 (17 and 21 MB) were slower with streaming stores, warm and cold alike.
 RESIDENT_BYTES: Final = 24 << 20
 # The last-level cache of the machines that the rates are from: what stores leave there is
-# written back later, by others, and costs this part of what it does beyond: beside streaming
-# stores copies of 16 MB took 1.2 times as long, of 64 MB 1.5 times (Zen 3).
+# written back later, by others, and costs this part of what it does beyond: copies of 3 to
+# 21 MB took 1.23 to 1.4 times as long as by streaming stores (Zen 3).
 LAST_BYTES: Final = 32 << 20
 LATER: Final = 0.5
 # What a core's streaming stores drain at beside reads from cache: streaming copies of

@@ -41,8 +41,8 @@ def on_cpu(nest: Nest, machine: Machine, sought: Sought) -> Iterator[Schedule]:
 
     Only whole lines go round the caches: of 4100 x 4104 float32, whose rows begin at
     multiples of 16 bytes, that took 1.9 times as long as stores that stay. Where a vector
-    is half a line (AVX2), two make one: of 4096 x 4096 float32 and float64 that took 0.57
-    and 0.55 of the time on an EPYC (Zen 3).
+    is half a line (AVX2), two make one: of 4096 x 4096 float32 and float64 that took 0.76
+    and 0.61 of the time on an EPYC (Zen 3).
     """
     of = transposed_of(nest)
     if of is None:
