@@ -31,7 +31,7 @@ from steelyard_kernels.schedule.legality_gpu import (
     unordered,
 )
 from steelyard_kernels.schedule.lines import line_bytes
-from steelyard_kernels.schedule.model_team import Team, allowance
+from steelyard_kernels.schedule.model_team import NEAR_BYTES, Team, allowance
 from steelyard_kernels.schedule.order import in_order
 from steelyard_kernels.schedule.schedule import Cut, Place, Schedule, Sought
 
@@ -276,7 +276,9 @@ class _Frame:
         """
         lanes, columns = self.widths[0], self.team.column_bytes
         behind = self.behind(lanes)
-        long = columns and gpu.clusters and self.extent >= LONG
+        most = MOST_COLUMNS if behind else NEAR_BYTES  # that one block can keep near
+        wide = self.extent >= LONG or self.extent * columns > most
+        long = columns and gpu.clusters and wide
         held = SURE_BESIDE if columns >= MANY else SURE_HELD
         sure = self.extent <= held and not (columns and behind)
         if likely and sure and not long:
