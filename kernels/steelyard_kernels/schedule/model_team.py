@@ -68,6 +68,9 @@ MEET_NS: Final = 120.0
 # 8192 rows of 768 to 151936 halves, cold, 44 cases) the chosen is then 2 % above the best
 # in the mean and 8 % at most; with five times as much it was 3 and 13 %.
 CLUSTER_NS: Final = 30.0
+# The same where rows are read alone: an argmax of 32000 halves took 1.14 times as long by
+# four blocks of 160 threads as by two of 288, whose instructions are a tenth fewer.
+READING_NS: Final = 150.0
 # Of clusters' memory, for those of the last turn that are none: 32 clusters of 4 blocks, of
 # which 30 run at once, took 35 us for sums of 16384 x 2048 halves, and 26 where all did.
 LATE: Final = 0.4
@@ -224,6 +227,7 @@ class Team:
         self.nest = nest
         self.passes = passes = Passes.of(nest)
         outputs = len(nest.outputs)
+        self.stores = any(o.offset.step(len(nest.extents) - 1) for o in nest.outputs)
         self.work = {held: work(passes, outputs, held=held) for held in (True, False)}
         self.moved = bytes_moved(nest.program)
         every = [(v.node, v.offset) for v in nest.values if isinstance(v.source, Input)]
@@ -348,7 +352,7 @@ class Team:
         skew = 0.0 if stays else SKEW_NS * warps
         stage = SHUFFLES_NS + (BARRIER_NS + skew if warps > 1 else 0.0)
         if taken.cluster > 1:
-            stage = CLUSTER_NS * taken.cluster + skew
+            stage = (CLUSTER_NS if self.stores else READING_NS) * taken.cluster + skew
         waits = LATENCY_NS
         if taken.walks > 1:
             waits += (taken.walks - 1) * (TURN_NS + AGAIN_TURN_NS * (does.again > 0))
