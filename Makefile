@@ -42,8 +42,8 @@ peers: .venv/gpu
 	@$(PEERLESS)
 	$(BIN)/steelyard run suites/peers.py --relative-to impl=ours
 
-# What is imported is compiled once, not in each of the processes that tests start.
-test test-all test-measuring test-gpu: export PYTHONDONTWRITEBYTECODE :=
+# What is imported is compiled once, not in each of the processes that these start.
+bench test test-all test-measuring test-gpu: export PYTHONDONTWRITEBYTECODE :=
 
 test: .venv/ready
 	$(BIN)/pytest -n logical --dist worksteal --turns
