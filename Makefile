@@ -12,7 +12,9 @@
 # `make peers` other people's beside them; BERT is `steelyard run suites -k gpu_bert`.
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Python compiles what is imported, once for all processes: pip would compile everything.
+export PYTHONDONTWRITEBYTECODE :=
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 # Says what is left out where PyTorch is not installed; it is not asked for: gigabytes.
 PEERLESS = $(BIN)/python -c "import importlib.util as u; u.find_spec('torch') or print('torch is not in .venv: its kernels, the peers compiled by it and the cases of cuBLAS are left out')"
@@ -41,9 +43,6 @@ gpu: .venv/gpu
 peers: .venv/gpu
 	@$(PEERLESS)
 	$(BIN)/steelyard run suites/peers.py --relative-to impl=ours
-
-# What is imported is compiled once, not in each of the processes that these start.
-bench test test-all test-measuring test-gpu: export PYTHONDONTWRITEBYTECODE :=
 
 test: .venv/ready
 	$(BIN)/pytest -n logical --dist worksteal --turns
