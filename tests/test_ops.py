@@ -48,9 +48,7 @@ ROW = Op(
         lambda xp, g, y, a, b: g * (0.5 / xp.sqrt(b)),
     ),
     cost=Cost(10, 6, (50.0, 30.0), (160.0, 80.0)),
-    decompose=lambda b, *xs: b.let(
-        "add", *(b.let("sqrt", b.let("abs", x)) for x in xs)
-    ),
+    decompose=lambda a, b: abs(a).let("sqrt") + abs(b).let("sqrt"),
 )
 
 

@@ -11,7 +11,8 @@ from functools import partial, reduce
 from steelyard_kernels.dtypes import HALVES, STORED, float32
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.functions import exp_log, float8
-from steelyard_kernels.ir.loops import Let, Operand, Statement
+from steelyard_kernels.ir.functions.floats import Number
+from steelyard_kernels.ir.loops import INDEX, Const, Let, Statement
 from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.ops.row import Op
 
@@ -23,7 +24,7 @@ def decomposed(node: Let, target: str, scope: str) -> list[Statement] | None:
     in float32. `target` is "llvm" or "cuda": whose text is asked for.
     """
     op, row = node.op, OPERATIONS.get(node.op)
-    make: Callable[..., Operand]
+    make: Callable[..., Number]
     if row is not None:
         made = row.decompose and row.text(target, node.args[0].type.dtype) is None
         if not made:
@@ -38,27 +39,29 @@ def decomposed(node: Let, target: str, scope: str) -> list[Statement] | None:
     else:
         return None
     b = Builder(scope=scope)
-    value = make(b, *node.args)
+    value = make(*[Number(b, arg) for arg in node.args]).operand
     last = b.body.pop()
     assert isinstance(last, Let)
     assert last.var is value
     return [*b.body, Let(node.var, last.op, last.args)]
 
 
-def _of_row(row: Op, b: Builder, *given: Operand) -> Operand:
-    dtype = given[0].type.dtype
-    decompose: Callable[..., Operand] | None = row.decompose
+def _of_row(row: Op, *given: Number) -> Number:
+    dtype = given[0].dtype
+    decompose: Callable[..., Number] | None = row.decompose
     assert decompose is not None
     if dtype not in HALVES:
-        return decompose(b, *given)
-    value = decompose(b, *[b.cast(arg, float32) for arg in given])
-    return b.cast(value, dtype) if value.type.dtype is float32 else value
+        return decompose(*given)
+    value = decompose(*[arg.cast(float32) for arg in given])
+    return value.cast(dtype) if value.dtype is float32 else value
 
 
-def _of_lanes(combine: str, b: Builder, vector: Operand) -> Operand:
-    places = range(vector.type.lanes)
-    lanes = [b.let("extract", vector, b.number(k)) for k in places]
-    return reduce(lambda x, y: b.let(combine, x, y), lanes)
+def _of_lanes(combine: str, vector: Number) -> Number:
+    lanes = [
+        vector.let("extract", Number(vector.b, Const(k, INDEX)))
+        for k in range(vector.operand.type.lanes)
+    ]
+    return reduce(lambda x, y: x.let(combine, y), lanes)
 
 
 def _is_stored(node: Let) -> bool:

@@ -21,6 +21,7 @@ from steelyard_kernels.expression.expr import (
 )
 from steelyard_kernels.ir.builder import Builder, Index, const
 from steelyard_kernels.ir.functions.exact import inverses, quotient
+from steelyard_kernels.ir.functions.floats import Number
 from steelyard_kernels.ir.loops import Buffer, Operand
 from steelyard_kernels.monoids import ALONG, MONOIDS, Monoid, accumulator
 from steelyard_kernels.nest import sorts
@@ -143,11 +144,12 @@ class Values(Loops):
         b, keys = self.b, [("inverse", k, self.key(y, at)) for k in range(3)]
         known = [each for each in map(self.found, keys) if each is not None]
         if not known:
-            known = list(inverses(b, self.at(y, at, 1)))
+            numbers = inverses(Number(b, self.at(y, at, 1)))
+            known = [each.operand for each in numbers]
             self.known[-1].update(zip(keys, known, strict=True))
-        scale, inverse, step = [b.splat(each, lanes) for each in known]
-        both = self.at(x, at, lanes), self.at(y, at, lanes)
-        return quotient(b, *both, (scale, inverse, step))
+        of_y = [Number(b, b.splat(each, lanes)) for each in known]
+        both = [Number(b, self.at(each, at, lanes)) for each in (x, y)]
+        return quotient(*both, *of_y).operand
 
     def _running(self, value: Value, axis: int, at: At, lanes: int) -> Operand:
         """Emit a running total with the elements at a place, and remember how it goes on."""

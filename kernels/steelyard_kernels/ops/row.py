@@ -83,8 +83,8 @@ class Op:
     cuda: by family, or "single" and "double", a CUDA C++ expression of {a}, {b}, {c},
         the type {t}, {u}, the integer as wide without a sign, {w}, that of 4 or 8 bytes
         which it is computed in, and {f}, "f" of float32 functions.
-    decompose: (builder, *operands) -> the value, in other operations; for emitters
-        that have no text for it. Halves are computed in float32 and rounded.
+    decompose: (*operands) -> the value, each a `Number`, in other operations; for
+        emitters that have no text for it. Halves are computed in float32 and rounded.
     jax: the primitive of JAX's that it is.
     ulps: the largest errors seen in units of the last place, of float32 and float64,
         where it is decomposed.

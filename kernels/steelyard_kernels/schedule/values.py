@@ -14,6 +14,7 @@ from steelyard_kernels.expression.expr import Node
 from steelyard_kernels.expression.structure import users
 from steelyard_kernels.ir.builder import Builder, const
 from steelyard_kernels.ir.functions.exp_log import exp_below, exp_of_lower
+from steelyard_kernels.ir.functions.floats import Number
 from steelyard_kernels.ir.loops import Operand
 
 Env: TypeAlias = dict[int, Operand]
@@ -124,9 +125,9 @@ def lower(
         return b.let("fma", left, right, addend)
     args = [env[arg.number] for arg in node.args]
     if target == "cpu" and largest_of(node) is not None:
-        return exp_of_lower(b, args[0])
+        return exp_of_lower(Number(b, args[0])).operand
     if target == "cuda" and largest_of(node) is not None:
-        return exp_below(b, args[0], summed=node.number in summed)
+        return exp_below(Number(b, args[0]), summed=node.number in summed).operand
     if (
         target == "cpu"
         and node.op == "add"

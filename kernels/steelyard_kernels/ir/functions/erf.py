@@ -15,10 +15,14 @@ import math
 from dataclasses import dataclass
 
 from steelyard_kernels.dtypes import float32, float64
-from steelyard_kernels.ir.functions import exp_log
-from steelyard_kernels.ir.functions.exp_log import EXP, power_of, reduced
-from steelyard_kernels.ir.functions.floats import Floats, Statements
-from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.ir.functions.exp_log import (
+    EXP,
+    exp_in_two,
+    log,
+    power_of,
+    reduced,
+)
+from steelyard_kernels.ir.functions.floats import Number, where
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +34,14 @@ class Erf:
     above: tuple[float, ...]  # of |x|: log(1 - erf(|x|))
 
 
-def erf(b: Statements, x: Operand) -> Operand:
+def erf(x: Number) -> Number:
     """Return the error function."""
-    s = Floats(b, x)
-    c, size, one = ERF[s.dtype], b.let("abs", x), s.number(1.0)
-    below = s.fma(s.polynomial(b.let("multiply", x, x), c.below), x, x)
-    shifted, r = reduced(s, s.polynomial(s.at_most(size, c.one), c.above))
-    near = b.let("negative", s.estrin(r, (*EXP[s.dtype].q, 1.0, 1.0)))
-    rest = s.fma(near, s.two_to(power_of(s, shifted)), one)
-    return b.let("where", b.let("less", size, one), below, s.signed_as(rest, x))
+    c, size = ERF[x.dtype], abs(x)
+    below = (x * x).polynomial(c.below).fma(x, x)
+    shifted, r = reduced(size.at_most(c.one).polynomial(c.above))
+    near = -r.estrin((*EXP[x.dtype].q, 1.0, 1.0))
+    rest = near.fma(power_of(shifted).two_to(), 1.0)
+    return where(size < 1.0, below, rest.signed_as(x))
 
 
 ERF = {
@@ -115,23 +118,19 @@ class Erfc:
     p: tuple[float, ...]  # of (x - center) / (x + center): (1 + 2 x) e**x**2 erfc(x)
 
 
-def erfc(b: Statements, x: Operand) -> Operand:
+def erfc(x: Number) -> Number:
     """Return the rest of the error function to 1; of -x it is what is left to 2."""
-    s = Floats(b, x)
-    c, one, two = ERFC[s.dtype], s.number(1.0), s.number(2.0)
-    size = s.at_most(b.let("abs", x), c.beyond)
-    center = s.number(c.center)
-    y = b.let("divide", b.let("subtract", size, center), b.let("add", size, center))
-    square = b.let("multiply", size, size)
-    lost = s.fma(size, size, b.let("negative", square))
-    power = exp_log.exp_in_two(s, b.let("negative", square), b.let("negative", lost))
-    value = b.let("divide", s.polynomial(y, c.p), s.fma(size, two, one))
-    value = b.let("multiply", value, power)
-    below = b.let("less", x, s.number(0.0))
-    value = b.let("where", below, b.let("subtract", two, value), value)
-    near = s.polynomial(b.let("multiply", x, x), ERF[s.dtype].below)
-    near = b.let("subtract", one, s.fma(near, x, x))
-    return b.let("where", b.let("less", size, s.number(0.5)), near, value)
+    c = ERFC[x.dtype]
+    size = abs(x).at_most(c.beyond)
+    y = (size - c.center) / (size + c.center)
+    square = size * size
+    lost = size.fma(size, -square)
+    power = exp_in_two(-square, -lost)
+    value = y.polynomial(c.p) / size.fma(2.0, 1.0) * power
+    below = x < 0.0
+    value = where(below, 2.0 - value, value)
+    near = 1.0 - (x * x).polynomial(ERF[x.dtype].below).fma(x, x)
+    return where(size < 0.5, near, value)
 
 
 ERFC = {
@@ -195,35 +194,28 @@ class Piece:
     coefficients: tuple[float, ...]  # highest power first
 
 
-def erf_inv(b: Statements, x: Operand) -> Operand:
+def erf_inv(x: Number) -> Number:
     """Return the inverse of the error function."""
-    s = Floats(b, x)
-    one, pieces = s.number(1.0), PIECES[s.dtype]
-    product = b.let("multiply", b.let("subtract", one, x), b.let("add", one, x))
-    size = b.let("negative", exp_log.log(b, product))
-    root = b.let("sqrt", size)
-    inside = [b.let("less", size, s.number(piece.below)) for piece in pieces[:-1]]
+    pieces = PIECES[x.dtype]
+    size = -log((1.0 - x) * (1.0 + x))
+    root = size.let("sqrt")
+    inside = [size < piece.below for piece in pieces[:-1]]
 
-    def chosen(values: list[Operand]) -> Operand:
+    def chosen(values: list[Number]) -> Number:
         """Return each lane's piece's value."""
         value = values[-1]
         for flag, other in zip(reversed(inside), reversed(values[:-1]), strict=True):
-            value = b.let("where", flag, other, value)
+            value = where(flag, other, value)
         return value
 
     z = chosen(
-        [
-            b.let("subtract", root if at else size, s.number(piece.center))
-            for at, piece in enumerate(pieces)
-        ]
+        [(root if at else size) - piece.center for at, piece in enumerate(pieces)]
     )
     columns = zip(*[piece.coefficients for piece in pieces], strict=True)
-    value, *rest = [chosen([s.number(c) for c in column]) for column in columns]
+    value, *rest = [chosen([*map(x.number, column)]) for column in columns]
     for coefficient in rest:
-        value = s.fma(value, z, coefficient)
-    infinity = s.number(math.inf)
-    value = b.let("where", b.let("equal", size, infinity), infinity, value)
-    return b.let("multiply", value, x)
+        value = value.fma(z, coefficient)
+    return where(size == math.inf, math.inf, value) * x
 
 
 PIECES = {

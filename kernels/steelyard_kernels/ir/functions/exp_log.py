@@ -17,8 +17,7 @@ import math
 from dataclasses import dataclass
 
 from steelyard_kernels.dtypes import float32, float64
-from steelyard_kernels.ir.functions.floats import Floats, Statements
-from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.ir.functions.floats import Number, where
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,65 +96,57 @@ LOG = {
 }
 
 
-def rsqrt(b: Statements, x: Operand) -> Operand:
+def rsqrt(x: Number) -> Number:
     """Return 1 / sqrt(x): two operations, each rounded correctly."""
-    return b.let("divide", Floats(b, x).number(1.0), b.let("sqrt", x))
+    return 1.0 / x.let("sqrt")
 
 
-def exp(b: Statements, x: Operand, halvings: int = 0) -> Operand:
+def exp(x: Number, halvings: int = 0) -> Number:
     """Return e**x / 2**halvings."""
-    s = Floats(b, x)
-    c = EXP[s.dtype]
-    highest = c.highest + halvings
-    shifted, r = reduced(s, s.at_most(s.at_least(x, c.lowest), highest))
-    near = s.polynomial(r, (*c.q, 1.0, 1.0))
-    n = b.let("subtract", shifted, s.number(magic(s) + halvings))
-    return b.let("scaled", near, n)
+    c = EXP[x.dtype]
+    shifted, r = reduced(x.at_least(c.lowest).at_most(c.highest + halvings))
+    near = r.polynomial((*c.q, 1.0, 1.0))
+    return near.let("scaled", shifted - (x.magic + halvings))
 
 
-def exp_in_two(s: Floats, x: Operand, more: Operand) -> Operand:
+def exp_in_two(x: Number, more: Number) -> Number:
     """Return e**(x + more) within 0.65 ulp, more being below 2**-40 of 1."""
-    b, c, one = s.b, EXP[s.dtype], s.number(1.0)
-    x = s.at_most(s.at_least(x, c.lowest), c.highest)
-    shifted, r = reduced(s, x)
-    n = b.let("subtract", shifted, s.number(magic(s)))
-    whole = s.fma(n, s.number(-c.ln2_high), x)  # exact
-    lost = s.fma(n, s.number(-c.ln2_low), b.let("subtract", whole, r))
-    more = b.let("add", more, lost)
+    c = EXP[x.dtype]
+    x = x.at_least(c.lowest).at_most(c.highest)
+    shifted, r = reduced(x)
+    n = shifted - x.magic
+    whole = n.fma(-c.ln2_high, x)  # exact
+    more = more + n.fma(-c.ln2_low, whole - r)
     # e**(r + more) = e**r + more e**r, and e**r = 1 + r, in two numbers, + r**2 q(r)
-    near = b.let("add", one, r)
-    left = b.let("add", b.let("subtract", one, near), r)
-    left = s.fma(b.let("multiply", r, r), s.polynomial(r, c.q), left)
-    left = s.fma(more, b.let("add", near, left), left)
-    return b.let("scaled", b.let("add", near, left), n)
+    near = 1.0 + r
+    left = 1.0 - near + r
+    left = (r * r).fma(r.polynomial(c.q), left)
+    left = more.fma(near + left, left)
+    return (near + left).let("scaled", n)
 
 
-def scaled(b: Statements, x: Operand, n: Operand) -> Operand:
+def scaled(x: Number, n: Number) -> Number:
     """Return x * 2**n of a float n that is an integer, -1100 to 1100, or NaN.
 
     In two steps: 2**n may not be a float. Of the bits of n + magic, halved, only the low
     ones are left by the shift into the exponent's place: with twice an exponent's bias in
     them, its own.
     """
-    s = Floats(b, x)
-    word = s.as_word(b.let("add", n, s.number(magic(s) + 2 * s.bias)))
-    half = b.let("shift_right_logical", word, s.whole(1))
-    first = b.let("multiply", x, s.power(half))
-    return b.let("multiply", first, s.power(b.let("subtract", word, half)))
+    word = (n + (x.magic + 2 * x.bias)).bits
+    half = word >> 1
+    return x * half.power * (word - half).power
 
 
-def exp_of_lower(b: Statements, x: Operand) -> Operand:
+def exp_of_lower(x: Number) -> Number:
     """Return e**x of float32 values that are not above 0; below 2**-126.5 it is 0.
 
     2**n is n and a bias in the exponent's place: no bits at all for the least.
     """
-    s = Floats(b, x)
-    shifted, r = reduced(s, s.at_least(x, LEAST), s.bias)
-    near = s.polynomial(r, (*EXP[s.dtype].q, 1.0, 1.0))
-    return b.let("multiply", near, s.power(s.as_word(shifted)))
+    shifted, r = reduced(x.at_least(LEAST), x.bias)
+    return r.polynomial((*EXP[x.dtype].q, 1.0, 1.0)) * shifted.bits.power
 
 
-def exp_below(b: Statements, x: Operand, *, summed: bool) -> Operand:
+def exp_below(x: Number, *, summed: bool) -> Number:
     """Return e**x of float32 values that are not above 0, on a GPU; below 2**-126 it is 0.
 
     2**t of t = x log2(e) is off by what t's rounding lost, which is put back: the error is
@@ -166,91 +157,74 @@ def exp_below(b: Statements, x: Operand, *, summed: bool) -> Operand:
     the mean of |x|, by the powers' shares of the sum, is the shares' entropy less the
     logarithm of the sum: at most log(n).
     """
-    s = Floats(b, x)
     if not summed:
-        x = b.let("maximum", x, s.number(EXP[s.dtype].lowest))  # infinity has no rest
-    t = b.let("multiply", x, s.number(1 / math.log(2)))
-    power = b.let("exp2_approx", t)
-    if summed:
-        return power
-    return s.fma(power, s.fma(t, s.number(-math.log(2)), x), power)
+        x = x.let("maximum", EXP[x.dtype].lowest)  # infinity has no rest
+    t = x * (1 / math.log(2))
+    power = t.let("exp2_approx")
+    return power if summed else power.fma(t.fma(-math.log(2), x), power)
 
 
-def reduced(s: Floats, x: Operand, more: int = 0) -> tuple[Operand, Operand]:
+def reduced(x: Number, more: int = 0) -> tuple[Number, Number]:
     """Return n = round(x / ln 2) + `magic` + more, and r = x - round(x / ln 2) ln 2.
 
     x is between the bounds of EXP, or NaN; n is what `power_of` takes.
     """
-    c, rounder = EXP[s.dtype], s.number(magic(s) + more)
-    shifted = s.fma(x, s.number(1 / math.log(2)), rounder)
-    n = s.b.let("subtract", shifted, rounder)
-    r = s.fma(n, s.number(-c.ln2_high), x)
-    return shifted, s.fma(n, s.number(-c.ln2_low), r)
+    c, rounder = EXP[x.dtype], x.magic + more
+    shifted = x.fma(1 / math.log(2), rounder)
+    n = shifted - rounder
+    return shifted, n.fma(-c.ln2_low, n.fma(-c.ln2_high, x))
 
 
-def power_of(s: Floats, shifted: Operand) -> Operand:
+def power_of(shifted: Number) -> Number:
     """Return the n of `reduced` as an integer."""
-    return s.b.let("subtract", s.as_word(shifted), s.whole(s.word_of(magic(s))))
+    return shifted.bits - shifted.word_of(shifted.magic)
 
 
-def magic(s: Floats) -> float:
-    """Return what rounds to an integer, in the low bits, when it is added."""
-    return 1.5 * 2.0**s.mantissa
-
-
-def log(b: Statements, x: Operand) -> Operand:
+def log(x: Number) -> Number:
     """Return the natural logarithm of x."""
-    s = Floats(b, x)
-    k, f = parts(s, x)
-    return at_the_edges(s, x, log_near_one(s, f, k), 0.0)
+    k, f = parts(x)
+    return at_the_edges(x, log_near_one(f, k), 0.0)
 
 
-def parts(s: Floats, x: Operand) -> tuple[Operand, Operand]:
+def parts(x: Number) -> tuple[Number, Number]:
     """Return k and f as `taken_apart` does, of denormal numbers too."""
-    b, c = s.b, LOG[s.dtype]
-    tiny = b.let("less", x, s.number(2.0 ** (1 - s.bias)))
-    scaled = b.let("multiply", x, s.number(2.0**c.rescale))
-    offset = b.let("where", tiny, s.whole(-s.bias - c.rescale), s.whole(-s.bias))
-    return taken_apart(s, b.let("where", tiny, scaled, x), offset)
+    c = LOG[x.dtype]
+    tiny = x < 2.0 ** (1 - x.bias)
+    scaled = x * 2.0**c.rescale
+    offset = where(tiny, x.whole(-x.bias - c.rescale), -x.bias)
+    return taken_apart(where(tiny, scaled, x), offset)
 
 
-def taken_apart(s: Floats, x: Operand, offset: Operand) -> tuple[Operand, Operand]:
+def taken_apart(x: Number, offset: Number | int) -> tuple[Number, Number]:
     """Return k and f of x = 2**k * (1 + f), 1 + f between the roots of 1/2 and 2.
 
     x is a normal number above zero, `offset` minus its exponent's bias.
     """
-    b, c, one = s.b, LOG[s.dtype], s.bias << s.mantissa
-    word = b.let("add", s.as_word(x), s.whole(one - c.root_half))
-    k = b.let("add", b.let("shift_right_logical", word, s.whole(s.mantissa)), offset)
-    fraction = b.let("bitwise_and", word, s.whole((1 << s.mantissa) - 1))
-    near_one = b.let("bitcast", b.let("add", fraction, s.whole(c.root_half)))
-    return b.cast(k, s.dtype), b.let("subtract", near_one, s.number(1.0))
+    c, one = LOG[x.dtype], x.bias << x.mantissa
+    word = x.bits + (one - c.root_half)
+    k = (word >> x.mantissa) + offset
+    near_one = ((word & (1 << x.mantissa) - 1) + c.root_half).bits
+    return k.cast(x.dtype), near_one - 1.0
 
 
-def log_near_one(
-    s: Floats, f: Operand, k: Operand, low: Operand | None = None
-) -> Operand:
+def log_near_one(f: Number, k: Number, low: Number | None = None) -> Number:
     """Return k * ln 2 + log(1 + f) + low, its small parts added first."""
-    b, c = s.b, LOG[s.dtype]
-    ratio = b.let("divide", f, b.let("add", f, s.number(2.0)))
-    z = b.let("multiply", ratio, ratio)
-    w = b.let("multiply", z, z)
-    odd = b.let("multiply", z, s.polynomial(w, c.odd))
-    rest = s.fma(w, s.polynomial(w, c.even), odd)
-    square = b.let("multiply", b.let("multiply", f, s.number(0.5)), f)
-    small: Operand = b.let("multiply", ratio, b.let("add", square, rest))
+    c = LOG[f.dtype]
+    ratio = f / (f + 2.0)
+    z = ratio * ratio
+    w = z * z
+    odd = z * w.polynomial(c.odd)
+    rest = w.fma(w.polynomial(c.even), odd)
+    square = f * 0.5 * f
+    small = ratio * (square + rest)
     if low is not None:
-        small = b.let("add", small, low)
-    small = s.fma(k, s.number(c.ln2_low), small)
-    tail = b.let("subtract", b.let("subtract", square, small), f)
-    return s.fma(k, s.number(c.ln2_high), b.let("negative", tail))
+        small = small + low
+    small = k.fma(c.ln2_low, small)
+    return k.fma(c.ln2_high, -(square - small - f))
 
 
-def at_the_edges(s: Floats, x: Operand, value: Operand, pole: float) -> Operand:
+def at_the_edges(x: Number, value: Number, pole: float) -> Number:
     """Return NaN below the pole, -inf at it, and infinity and NaN where x is."""
-    b, at = s.b, s.number(pole)
-    edge = b.let(
-        "where", b.let("equal", x, at), s.number(-math.inf), s.number(math.nan)
-    )
-    value = b.let("where", b.let("less_equal", x, at), edge, value)
-    return b.let("where", b.let("less", x, s.number(math.inf)), value, x)
+    edge = where(x == pole, x.number(-math.inf), math.nan)
+    value = where(x <= pole, edge, value)
+    return where(x < math.inf, value, x)

@@ -1,13 +1,15 @@
-"""Arithmetic on one float type in the loop IR: what the functions are written in."""
+"""Numbers with operators in the loop IR: what the functions are written in."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
 
-from steelyard_kernels.dtypes import DType, float32, int32, int64
+from steelyard_kernels.dtypes import DType, int32, int64
 from steelyard_kernels.ir.loops import Const, Operand, typed
+
+Binary: TypeAlias = "Callable[[Number, Number | float], Number]"
 
 
 class Statements(Protocol):
@@ -34,86 +36,178 @@ class Statements(Protocol):
         ...
 
 
-class Floats:
-    """What is done to values of x's type, float32 or float64; an integer is as wide."""
+def _operators(op: str) -> tuple[Binary, Binary]:
+    """Return an operation of two numbers, and of these exchanged."""
+    return (
+        lambda self, other: Number(
+            self.b, self.b.let(op, self.operand, self.beside(other))
+        ),
+        lambda self, other: Number(
+            self.b, self.b.let(op, self.beside(other), self.operand)
+        ),
+    )
 
-    __slots__ = ("b", "bias", "dtype", "integer", "lanes", "mantissa")
 
-    def __init__(self, b: Statements, x: Operand) -> None:
-        self.b = b
-        self.dtype, self.lanes = x.type.dtype, x.type.lanes
-        single = self.dtype is float32
-        self.integer = int32 if single else int64
-        self.mantissa = 23 if single else 52  # stored bits
-        self.bias = 127 if single else 1023
+class Number:
+    """An operand with operators, each of which appends a statement.
 
-    def number(self, value: float) -> Const:
-        """Return a float, the same in every lane."""
-        return Const(value, typed(self.dtype, self.lanes))
+    Python's numbers beside it are constants of its type; integers wrap. `>>` fills with
+    zeros. Of a float or the integer as wide `mantissa` is how many bits a float stores
+    behind its exponent, which has a `bias`.
+    """
 
-    def whole(self, value: int) -> Const:
-        """Return an integer of the float's width, the same in every lane; it wraps."""
-        width = 8 * self.integer.bytes
-        signed = (value + (1 << width - 1)) % (1 << width) - (1 << width - 1)
-        return Const(signed, typed(self.integer, self.lanes))
+    __slots__ = ("b", "operand")
+
+    def __init__(self, b: Statements, operand: Operand) -> None:
+        self.b, self.operand = b, operand
+
+    @property
+    def dtype(self) -> DType:
+        """The type of every lane."""
+        return self.operand.type.dtype
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is float32 and not float64, or an integer as wide."""
+        return self.dtype.bytes == int32.bytes
+
+    @property
+    def mantissa(self) -> int:
+        """Bits of a fraction."""
+        return 23 if self.is_single else 52
+
+    @property
+    def bias(self) -> int:
+        """The exponent's bits of 1."""
+        return 127 if self.is_single else 1023
+
+    @property
+    def magic(self) -> float:
+        """What rounds to an integer, in the low bits, when it is added."""
+        return 1.5 * 2.0**self.mantissa
+
+    def beside(self, value: Number | float) -> Operand:
+        """Return the operand of a number that is used beside this one."""
+        if isinstance(value, Number):
+            return value.operand
+        type_ = self.operand.type
+        dtype = type_.dtype
+        if dtype.kind == "int" and not dtype.smallest <= value <= dtype.largest:
+            least = int(dtype.smallest)
+            value = (int(value) - least) % (1 << 8 * dtype.bytes) + least
+        return Const(value, type_)
+
+    def number(self, value: float) -> Number:
+        """Return a number of the same type, the same in every lane."""
+        return Number(self.b, self.beside(value))
+
+    def whole(self, value: int) -> Number:
+        """Return an integer as wide as a float, the same in every lane."""
+        type_ = typed(int32 if self.is_single else int64, self.operand.type.lanes)
+        return Number(self.b, Const(value, type_))
 
     def word_of(self, value: float) -> int:
         """Return the bits of a float as an integer."""
-        codes = ("<i", "<f") if self.dtype is float32 else ("<q", "<d")
+        codes = ("<i", "<f") if self.is_single else ("<q", "<d")
         (bits,) = struct.unpack(codes[0], struct.pack(codes[1], value))
         return int(bits)
 
-    def as_word(self, x: Operand) -> Operand:
-        """Return the bits of a value."""
-        return self.b.let("bitcast", x)
+    def let(self, op: str, *others: Number | float) -> Number:
+        """Append an operation of it and others, and return the result."""
+        args = [self.beside(other) for other in others]
+        return Number(self.b, self.b.let(op, self.operand, *args))
 
-    def fma(self, a: Operand, b: Operand, c: Operand) -> Operand:
-        """Return a * b + c, rounded once."""
-        return self.b.let("fma", a, b, c)
+    __add__, __radd__ = _operators("add")
+    __sub__, __rsub__ = _operators("subtract")
+    __mul__, __rmul__ = _operators("multiply")
+    __truediv__, __rtruediv__ = _operators("divide")
+    __lshift__, __rshift__ = (
+        _operators(op)[0] for op in ("bitwise_left_shift", "shift_right_logical")
+    )
+    __and__, __or__, __xor__ = (
+        _operators(f"bitwise_{op}")[0] for op in ("and", "or", "xor")
+    )
+    __lt__, __gt__ = _operators("less")[0], _operators("greater")[0]
+    __le__, __ge__ = _operators("less_equal")[0], _operators("greater_equal")[0]
 
-    def polynomial(self, x: Operand, coefficients: Sequence[float]) -> Operand:
+    def __eq__(self, other: Number | float) -> Number:  # type: ignore[override]
+        return self.let("equal", other)
+
+    def __ne__(self, other: Number | float) -> Number:  # type: ignore[override]
+        return self.let("not_equal", other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __neg__(self) -> Number:
+        return self.let("negative")
+
+    def __abs__(self) -> Number:
+        return self.let("abs")
+
+    @property
+    def bits(self) -> Number:
+        """The bits of a float as an integer, or what float an integer is the bits of."""
+        return self.let("bitcast")
+
+    def bits_as(self, dtype: DType) -> Number:
+        """Return its bits as those of a dtype that is as wide."""
+        return Number(self.b, self.b.bitcast(self.operand, dtype))
+
+    def cast(self, dtype: DType) -> Number:
+        """Return it converted."""
+        return Number(self.b, self.b.cast(self.operand, dtype))
+
+    def fma(self, factor: Number | float, addend: Number | float) -> Number:
+        """Return self * factor + addend, rounded once."""
+        return self.let("fma", factor, addend)
+
+    def polynomial(self, coefficients: Sequence[float]) -> Number:
         """Return a polynomial by Horner's scheme, highest power first."""
-        value: Operand = self.number(coefficients[0])
+        value = self.number(coefficients[0])
         for coefficient in coefficients[1:]:
-            value = self.fma(value, x, self.number(coefficient))
+            value = value.fma(self, coefficient)
         return value
 
-    def estrin(self, x: Operand, coefficients: Sequence[float]) -> Operand:
+    def estrin(self, coefficients: Sequence[float]) -> Number:
         """Return a polynomial by Estrin's scheme, highest power first.
 
         Of n coefficients log2(n) fused operations wait for each other, not n - 1.
         """
-        values: list[Operand] = [self.number(c) for c in reversed(coefficients)]
+        x, values = self, [self.number(c) for c in reversed(coefficients)]
         while len(values) > 1:
             pairs = zip(values[::2], values[1::2], strict=False)
             odd = values[-1:] if len(values) % 2 else []
-            values = [*[self.fma(high, x, low) for low, high in pairs], *odd]
+            values = [*[high.fma(x, low) for low, high in pairs], *odd]
             if len(values) > 1:
-                x = self.b.let("multiply", x, x)
+                x = x * x
         return values[0]
 
-    def at_least(self, x: Operand, bound: float) -> Operand:
-        """Return x, or the bound where x is below; NaN goes through."""
-        low = self.number(bound)
-        return self.b.let("where", self.b.let("less", x, low), low, x)
+    def at_least(self, bound: float) -> Number:
+        """Return it, or the bound where it is below; NaN goes through."""
+        return where(self < bound, bound, self)
 
-    def at_most(self, x: Operand, bound: float) -> Operand:
-        """Return x, or the bound where x is above; NaN goes through."""
-        high = self.number(bound)
-        return self.b.let("where", self.b.let("greater", x, high), high, x)
+    def at_most(self, bound: float) -> Number:
+        """Return it, or the bound where it is above; NaN goes through."""
+        return where(self > bound, bound, self)
 
-    def signed_as(self, x: Operand, sign: Operand) -> Operand:
-        """Return |x| with the sign of another value."""
-        b, highest = self.b, 8 * self.dtype.bytes - 1
-        size = b.let("bitwise_and", self.as_word(x), self.whole((1 << highest) - 1))
-        bit = b.let("bitwise_and", self.as_word(sign), self.whole(1 << highest))
-        return b.let("bitcast", b.let("bitwise_or", size, bit))
+    def signed_as(self, sign: Number) -> Number:
+        """Return its size with the sign of another number."""
+        highest = 1 << 8 * self.dtype.bytes - 1
+        return (self.bits & (highest - 1) | sign.bits & highest).bits
 
-    def two_to(self, exponent: Operand, offset: int = 0) -> Operand:
-        """Return 2**(exponent + offset), for exponents of normal numbers."""
-        return self.power(self.b.let("add", exponent, self.whole(self.bias + offset)))
+    def two_to(self, offset: int = 0) -> Number:
+        """Return 2**(self + offset), for exponents of normal numbers."""
+        return (self + (self.bias + offset)).power
 
-    def power(self, biased: Operand) -> Operand:
-        """Return the power of two whose exponent's bits are the lowest of a word."""
-        place = self.whole(self.mantissa)
-        return self.b.let("bitcast", self.b.let("bitwise_left_shift", biased, place))
+    @property
+    def power(self) -> Number:
+        """The power of two whose exponent's bits are the lowest of a word."""
+        return (self << self.mantissa).bits
+
+
+def where(condition: Number, a: Number | float, b: Number | float) -> Number:
+    """Return a where a condition holds, else b; one of them is no Python number."""
+    like = a if isinstance(a, Number) else b
+    assert isinstance(like, Number)
+    args = condition.operand, like.beside(a), like.beside(b)
+    return Number(like.b, like.b.let("where", *args))

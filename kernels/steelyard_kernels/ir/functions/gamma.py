@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from steelyard_kernels.dtypes import float32, float64
-from steelyard_kernels.ir.functions import exp_log, sines
-from steelyard_kernels.ir.functions.floats import Floats, Statements
-from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.ir.functions.exp_log import log
+from steelyard_kernels.ir.functions.floats import Number, where
+from steelyard_kernels.ir.functions.sines import cospi, sinpi
 
 FAR: Final = 8.0
 BERNOULLI: Final = (  # B(2) to B(20), of Stirling's series
@@ -35,82 +35,65 @@ class Gamma:
     digamma: tuple[float, ...]  # of x - 3 / 2: digamma(x) / (x - zero)
 
 
-def lgamma(b: Statements, x: Operand) -> Operand:
+def lgamma(x: Number) -> Number:
     """Return log |gamma(x)|; infinite at 0 and whole numbers below."""
-    s = Floats(b, x)
-    c, one, two = GAMMA[s.dtype], s.number(1.0), s.number(2.0)
-    z = b.let("abs", x)
-    far, small = b.let("less", s.number(FAR), z), b.let("less", z, one)
-    t: Operand = z
-    product: Operand = one
+    c, one = GAMMA[x.dtype], x.number(1.0)
+    z = abs(x)
+    far, small = x.number(FAR) < z, z < 1.0
+    t, product = z, one
     for _ in range(5):  # gamma(t) = (t - 1) gamma(t - 1)
-        above = b.let("less", s.number(3.0), t)
-        t = b.let("where", above, b.let("subtract", t, one), t)
-        product = b.let("multiply", product, b.let("where", above, t, one))
-    ends = b.let("bitwise_or", far, small)
-    log = exp_log.log(b, b.let("where", ends, z, product))
-    u = b.let("subtract", t, b.let("where", small, one, two))
-    v = b.let("where", small, z, b.let("subtract", t, one))
-    turned = b.let("where", small, b.let("negative", log), log)
-    near = s.fma(b.let("multiply", u, v), s.polynomial(u, c.lgamma), turned)
-    inverse = b.let("divide", one, z)
+        above = x.number(3.0) < t
+        t = where(above, t - 1.0, t)
+        product = product * where(above, t, 1.0)
+    ends = far | small
+    size = log(where(ends, z, product))
+    u = t - where(small, one, 2.0)
+    v = where(small, z, t - 1.0)
+    turned = where(small, -size, size)
+    near = (u * v).fma(u.polynomial(c.lgamma), turned)
+    inverse = 1.0 / z
     series = [
         number / (2 * k * (2 * k - 1))
         for k, number in enumerate(BERNOULLI[: c.terms], 1)
     ]
-    w = b.let("multiply", inverse, inverse)
-    rest = s.fma(
-        inverse,
-        s.polynomial(w, series[::-1]),
-        s.number(math.log(2 * math.pi) / 2 - 0.5),
-    )
-    half = b.let("subtract", z, s.number(0.5))
-    stirling = s.fma(half, b.let("subtract", log, one), rest)
-    value = b.let("where", far, stirling, near)
-    wave = b.let("abs", sines.sinpi(b, z))
-    mirrored = exp_log.log(b, b.let("multiply", z, wave))
-    mirrored = b.let("subtract", s.number(math.log(math.pi)), mirrored)
-    mirrored = b.let("subtract", mirrored, value)
-    infinity = s.number(math.inf)
-    mirrored = b.let("where", b.let("equal", z, infinity), infinity, mirrored)
-    below = b.let("less", x, s.number(-c.tiny))
-    return b.let("where", below, mirrored, value)
+    w = inverse * inverse
+    rest = inverse.fma(w.polynomial(series[::-1]), math.log(2 * math.pi) / 2 - 0.5)
+    stirling = (z - 0.5).fma(size - 1.0, rest)
+    value = where(far, stirling, near)
+    wave = abs(sinpi(z))
+    mirrored = math.log(math.pi) - log(z * wave) - value
+    mirrored = where(z == math.inf, math.inf, mirrored)
+    return where(x < -c.tiny, mirrored, value)
 
 
-def digamma(b: Statements, x: Operand) -> Operand:
+def digamma(x: Number) -> Number:
     """Return the slope of lgamma; at 0 infinite, NaN at whole numbers below."""
-    s = Floats(b, x)
-    c, one, zero = GAMMA[s.dtype], s.number(1.0), s.number(0.0)
-    below = b.let("less", x, zero)
-    z = b.let("where", below, b.let("subtract", one, x), x)
-    far, small = b.let("less", s.number(FAR), z), b.let("less", z, one)
-    t = b.let("where", small, b.let("add", z, one), z)
+    c = GAMMA[x.dtype]
+    below = x < 0.0
+    z = where(below, 1.0 - x, x)
+    far, small = x.number(FAR) < z, z < 1.0
+    t = where(small, z + 1.0, z)
     # a sum of 1 / (t - 1), 1 / (t - 2), ... as one fraction; of a small z it is -1 / z
-    over = b.let("where", small, s.number(-1.0), zero)
-    under = b.let("where", small, z, one)
+    over = where(small, x.number(-1.0), 0.0)
+    under = where(small, z, 1.0)
     for _ in range(7):
-        above, left = b.let("less", s.number(2.0), t), b.let("subtract", t, one)
-        over = b.let("where", above, s.fma(over, left, under), over)
-        under = b.let("where", above, b.let("multiply", under, left), under)
-        t = b.let("where", above, left, t)
-    ratio = b.let(
-        "divide", b.let("where", far, one, over), b.let("where", far, z, under)
-    )
-    high, low = map(s.number, c.zero)
-    off = b.let("subtract", b.let("subtract", t, high), low)
-    middle = b.let("subtract", t, s.number(1.5))
-    near = s.fma(off, s.polynomial(middle, c.digamma), ratio)
+        above, left = x.number(2.0) < t, t - 1.0
+        over = where(above, over.fma(left, under), over)
+        under = where(above, under * left, under)
+        t = where(above, left, t)
+    ratio = where(far, 1.0, over) / where(far, z, under)
+    high, low = c.zero
+    off = t - high - low
+    near = off.fma((t - 1.5).polynomial(c.digamma), ratio)
     series = [-number / (2 * k) for k, number in enumerate(BERNOULLI[: c.terms], 1)]
-    w = b.let("multiply", ratio, ratio)
-    rest = s.fma(ratio, s.polynomial(w, series[::-1]), s.number(-0.5))
-    stirling = s.fma(ratio, rest, exp_log.log(b, z))
-    value = b.let("where", far, stirling, near)
-    wave = sines.sinpi(b, x)
-    slope = b.let("multiply", s.number(math.pi), sines.cospi(b, x))
-    slope = b.let("divide", slope, wave)
-    pole = b.let("equal", wave, zero)
-    slope = b.let("where", pole, s.number(math.nan), slope)
-    return b.let("where", below, b.let("subtract", value, slope), value)
+    w = ratio * ratio
+    rest = ratio.fma(w.polynomial(series[::-1]), -0.5)
+    stirling = ratio.fma(rest, log(z))
+    value = where(far, stirling, near)
+    wave = sinpi(x)
+    slope = math.pi * cospi(x) / wave
+    slope = where(wave == 0.0, math.nan, slope)
+    return where(below, value - slope, value)
 
 
 GAMMA = {

@@ -17,9 +17,7 @@ import math
 from typing import Final
 
 from steelyard_kernels.dtypes import float32, float64
-from steelyard_kernels.ir.functions.exp_log import magic
-from steelyard_kernels.ir.functions.floats import Floats, Statements
-from steelyard_kernels.ir.loops import Operand
+from steelyard_kernels.ir.functions.floats import Number, where
 
 PI: Final = {  # and what its rounding left
     float32: (float.fromhex("0x1.921fb6p+1"), -8.742278000372485e-08),
@@ -30,7 +28,7 @@ HALF_SQUARE: Final = {  # pi**2 / 2, and what its rounding left
     float64: (4.934802200544679, 3.1326477543698557e-16),
 }
 # Taylor's, in r**2 for |r| <= pi / 4: the next term is below 2**-26 or 2**-57.
-TERMS: Final = {False: 9, True: 6}  # by whether it is float32
+TERMS: Final = {float64: 9, float32: 6}
 
 HALF_PI: Final = {
     float32: ("0x1.921fb4p+0", "0x1.4442dp-24", "0x1.846988p-48"),
@@ -42,114 +40,94 @@ HALF_PI: Final = {
 FAR: Final = {float32: 2.0**17, float64: 2.0**30}  # three parts are enough below
 
 
-def sin(b: Statements, x: Operand) -> Operand:
+def sin(x: Number) -> Number:
     """Return the sine of x radians."""
-    return _of_angle(Floats(b, x), x, 0)
+    return _turned(*_reduced(x), 0, 1.0)
 
 
-def cos(b: Statements, x: Operand) -> Operand:
+def cos(x: Number) -> Number:
     """Return the cosine of x radians."""
-    return _of_angle(Floats(b, x), x, 1)
+    return _turned(*_reduced(x), 1, 1.0)
 
 
-def sinpi(b: Statements, x: Operand) -> Operand:
+def sinpi(x: Number) -> Number:
     """Return sin(pi x); its zeros have the sign of x, as IEEE 754-2019 has it."""
-    s = Floats(b, x)
-    value, zero = _of_half_turns(s, x, 0), s.number(0.0)
-    return b.let("where", b.let("equal", value, zero), s.signed_as(zero, x), value)
+    value = _of_half_turns(x, 0)
+    return where(value == 0.0, x.number(0.0).signed_as(x), value)
 
 
-def cospi(b: Statements, x: Operand) -> Operand:
+def cospi(x: Number) -> Number:
     """Return cos(pi x)."""
-    return _of_half_turns(Floats(b, x), x, 1)
+    return _of_half_turns(x, 1)
 
 
-def _of_half_turns(s: Floats, x: Operand, quarters: int) -> Operand:
+def _of_half_turns(x: Number, quarters: int) -> Number:
     """Return sin(pi x + pi quarters / 2), the argument reduced exactly."""
-    b = s.b
-    turns = b.let("round", b.let("multiply", x, s.number(0.5)))
-    left = s.fma(turns, s.number(-2.0), x)  # of whole turns; NaN if x is infinite
-    shifted = s.fma(left, s.number(2.0), s.number(magic(s)))
-    near = b.let("subtract", shifted, s.number(magic(s)))
-    r = s.fma(near, s.number(-0.5), left)
-    return _turned(s, r, s.as_word(shifted), quarters, math.pi)
+    turns = (x * 0.5).let("round")
+    left = turns.fma(-2.0, x)  # of whole turns; NaN if x is infinite
+    shifted = left.fma(2.0, x.magic)
+    r = (shifted - x.magic).fma(-0.5, left)
+    return _turned(r, shifted.bits, quarters, math.pi)
 
 
-def tan(b: Statements, x: Operand) -> Operand:
+def tan(x: Number) -> Number:
     """Return the tangent of x radians: sine over cosine, or minus what is upside down."""
-    s = Floats(b, x)
-    r, quarter = _reduced(s, x)
-    is_odd = b.let("not_equal", b.let("bitwise_and", quarter, s.whole(1)), s.whole(0))
-    sine, cosine = _sine(s, r, 1.0), _cosine(s, r, 1.0)
-    above = b.let("where", is_odd, b.let("negative", cosine), sine)
-    return b.let("divide", above, b.let("where", is_odd, sine, cosine))
+    r, quarter = _reduced(x)
+    is_odd = (quarter & 1) != 0
+    sine, cosine = _sine(r, 1.0), _cosine(r, 1.0)
+    return where(is_odd, -cosine, sine) / where(is_odd, sine, cosine)
 
 
-def _of_angle(s: Floats, x: Operand, quarters: int) -> Operand:
-    """Return sin(x + pi quarters / 2)."""
-    r, quarter = _reduced(s, x)
-    return _turned(s, r, quarter, quarters, 1.0)
-
-
-def _reduced(s: Floats, x: Operand) -> tuple[Operand, Operand]:
+def _reduced(x: Number) -> tuple[Number, Number]:
     """Return what quarter turns leave of an angle, and how many they are."""
-    b = s.b
-    shifted = s.fma(x, s.number(2 / math.pi), s.number(magic(s)))
-    near = b.let("subtract", shifted, s.number(magic(s)))
-    r = x
-    for part in HALF_PI[s.dtype]:
-        r = s.fma(near, s.number(-float.fromhex(part)), r)
-    quarter = s.as_word(shifted)
-    far = b.let("greater_equal", b.let("abs", x), s.number(FAR[s.dtype]))
-    with b.branch(b.let("reduce_bitwise_or", far), seldom=True) as branch:
-        turned = b.let("where", far, b.let("far_quarter", x), quarter)
-        branch.gives(b.let("where", far, b.let("far_angle", x), r), turned)
+    shifted = x.fma(2 / math.pi, x.magic)
+    near, r = shifted - x.magic, x
+    for part in HALF_PI[x.dtype]:
+        r = near.fma(-float.fromhex(part), r)
+    quarter = shifted.bits
+    far = abs(x) >= FAR[x.dtype]
+    with x.b.branch(far.let("reduce_bitwise_or").operand, seldom=True) as branch:
+        turned = where(far, x.let("far_quarter"), quarter)
+        branch.gives(where(far, x.let("far_angle"), r).operand, turned.operand)
         branch.otherwise()
-        branch.gives(r, quarter)
-    r, quarter = branch.results
+        branch.gives(r.operand, quarter.operand)
+    r, quarter = (Number(x.b, each) for each in branch.results)
     return r, quarter
 
 
-def _turned(
-    s: Floats, r: Operand, quarter: Operand, quarters: int, unit: float
-) -> Operand:
+def _turned(r: Number, quarter: Number, quarters: int, unit: float) -> Number:
     """Return sin(unit r + pi (quarter + quarters) / 2)."""
-    b = s.b
-    quarter = b.let("add", quarter, s.whole(quarters))
-    is_odd = b.let("not_equal", b.let("bitwise_and", quarter, s.whole(1)), s.whole(0))
-    value = b.let("where", is_odd, _cosine(s, r, unit), _sine(s, r, unit))
-    high = b.let("bitwise_and", quarter, s.whole(2))
-    sign = b.let("bitwise_left_shift", high, s.whole(8 * s.dtype.bytes - 2))
-    return b.let("bitcast", b.let("bitwise_xor", s.as_word(value), sign))
+    quarter = quarter + quarters
+    is_odd = (quarter & 1) != 0
+    value = where(is_odd, _cosine(r, unit), _sine(r, unit))
+    sign = (quarter & 2) << 8 * r.dtype.bytes - 2
+    return (value.bits ^ sign).bits
 
 
-def _sine(s: Floats, r: Operand, unit: float) -> Operand:
+def _sine(r: Number, unit: float) -> Number:
     """Return sin(u r) for |u r| <= pi / 4, as u r + r * (what is small)."""
-    z = s.b.let("multiply", r, r)
-    high, low = PI[s.dtype] if unit == math.pi else (unit, 0.0)
-    rest = s.fma(s.polynomial(z, _taylor(s, 1, unit)[:-1]), z, s.number(low))
-    return s.fma(r, s.number(high), s.b.let("multiply", r, rest))
+    z = r * r
+    high, low = PI[r.dtype] if unit == math.pi else (unit, 0.0)
+    rest = z.polynomial(_taylor(r, 1, unit)[:-1]).fma(z, low)
+    return r.fma(high, r * rest)
 
 
-def _cosine(s: Floats, r: Operand, unit: float) -> Operand:
+def _cosine(r: Number, unit: float) -> Number:
     """Return cos(u r) for |u r| <= pi / 4, as 1 - u**2 / 2 * r**2 and what that lost."""
-    b, one = s.b, s.number(1.0)
-    high, low = HALF_SQUARE[s.dtype] if unit == math.pi else (unit / 2, 0.0)
-    z = b.let("multiply", r, r)
-    z_low = s.fma(r, r, b.let("negative", z))
-    near = s.fma(z, s.number(-high), one)
-    lost = s.fma(z, s.number(-high), b.let("subtract", one, near))
-    lost = s.fma(z_low, s.number(-high), lost)
-    rest = s.fma(s.polynomial(z, _taylor(s, 0, unit)[:-2]), z, s.number(-low))
-    return b.let("add", near, s.fma(rest, z, lost))
+    high, low = HALF_SQUARE[r.dtype] if unit == math.pi else (unit / 2, 0.0)
+    z = r * r
+    z_low = r.fma(r, -z)
+    near = z.fma(-high, 1.0)
+    lost = z_low.fma(-high, z.fma(-high, 1.0 - near))
+    rest = z.polynomial(_taylor(r, 0, unit)[:-2]).fma(z, -low)
+    return near + rest.fma(z, lost)
 
 
-def _taylor(s: Floats, first: int, unit: float) -> list[float]:
+def _taylor(r: Number, first: int, unit: float) -> list[float]:
     """Return the coefficients of sin(u r) / r or cos(u r) in r**2, highest first."""
-    count = TERMS[s.dtype is float32]
     return [
         (-1) ** k * unit ** (2 * k + first) / math.factorial(2 * k + first)
-        for k in reversed(range(count))
+        for k in reversed(range(TERMS[r.dtype]))
     ]
 
 
@@ -179,77 +157,53 @@ BELOW: Final = (  # of float64 a quotient
 EIGHTH: Final = {float32: math.tan(math.pi / 8), float64: 0.66}
 
 
-def atan(b: Statements, x: Operand) -> Operand:
+def atan(x: Number) -> Number:
     """Return the angle of a tangent."""
-    s = Floats(b, x)
-    return s.signed_as(_atan(s, b.let("abs", x)), x)
+    return _atan(abs(x)).signed_as(x)
 
 
-def _atan(s: Floats, x: Operand) -> Operand:
+def _atan(x: Number) -> Number:
     """Return the angle of a tangent that is not negative."""
-    b, one = s.b, s.number(1.0)
-    steep = b.let("greater", x, s.number(math.tan(3 * math.pi / 8)))
-    middle = b.let("greater", x, s.number(EIGHTH[s.dtype]))
-    above = b.let("where", middle, b.let("subtract", x, one), x)
-    below = b.let("where", middle, b.let("add", x, one), one)
-    above = b.let("where", steep, s.number(-1.0), above)
-    below = b.let("where", steep, x, below)
-    t = b.let("divide", above, below)
-    z = b.let("multiply", t, t)
-    p = s.polynomial(z, ABOVE[s.dtype])
-    if s.dtype is float64:
-        p = b.let("divide", p, s.polynomial(z, BELOW))
-    zero, parts = s.number(0.0), [float.fromhex(part) for part in HALF_PI[s.dtype]]
-    turns = [(s.number(part / 2), s.number(part)) for part in parts]
+    steep = x > math.tan(3 * math.pi / 8)
+    middle = x > EIGHTH[x.dtype]
+    above = where(middle, x - 1.0, x)
+    below = where(middle, x + 1.0, 1.0)
+    above = where(steep, -1.0, above)
+    below = where(steep, x, below)
+    t = above / below
+    z = t * t
+    p = z.polynomial(ABOVE[x.dtype])
+    if not x.is_single:
+        p = p / z.polynomial(BELOW)
+    halves = [float.fromhex(part) for part in HALF_PI[x.dtype][:2]]
     high, low = (
-        b.let("where", steep, half, b.let("where", middle, quarter, zero))
-        for quarter, half in (turns[0], (turns[1]))
+        where(steep, half, where(middle, x.number(half / 2), 0.0)) for half in halves
     )
-    rest = b.let("add", s.fma(b.let("multiply", z, p), t, low), t)
-    return b.let("add", high, rest)
+    return high + ((z * p).fma(t, low) + t)
 
 
-def asin(b: Statements, x: Operand) -> Operand:
+def asin(x: Number) -> Number:
     """Return the angle of a sine: atan(x / sqrt((1 - x) (1 + x)))."""
-    s = Floats(b, x)
-    one = s.number(1.0)
-    product = b.let("multiply", b.let("subtract", one, x), b.let("add", one, x))
-    return atan(b, b.let("divide", x, b.let("sqrt", product)))
+    return atan(x / ((1.0 - x) * (1.0 + x)).let("sqrt"))
 
 
-def acos(b: Statements, x: Operand) -> Operand:
+def acos(x: Number) -> Number:
     """Return the angle of a cosine: 2 atan(sqrt((1 - x) / (1 + x)))."""
-    s = Floats(b, x)
-    one = s.number(1.0)
-    ratio = b.let("divide", b.let("subtract", one, x), b.let("add", one, x))
-    angle = _atan(s, b.let("sqrt", ratio))
-    return b.let("add", angle, angle)
+    angle = _atan(((1.0 - x) / (1.0 + x)).let("sqrt"))
+    return angle + angle
 
 
-def atan2(b: Statements, y: Operand, x: Operand) -> Operand:
+def atan2(y: Number, x: Number) -> Number:
     """Return the angle of the point (x, y), between -pi and pi."""
-    s = Floats(b, x)
-    zero, infinite = s.number(0.0), s.number(math.inf)
-    up, across = b.let("abs", y), b.let("abs", x)
-    same = b.let("equal", up, across)  # of zeros 0 / 0, of infinities inf / inf
-    ratio = b.let("divide", up, across)
-    ratio = b.let("where", same, s.number(1.0), ratio)
-    ratio = b.let("where", b.let("equal", up, zero), zero, ratio)
-    ratio = b.let(
-        "where",
-        b.let("equal", across, infinite),
-        b.let(
-            "where",
-            b.let("equal", up, infinite),
-            s.number(1.0),
-            b.let("multiply", up, zero),
-        ),
-        ratio,
-    )
-    angle = _atan(s, ratio)
-    left = b.let("less", s.as_word(x), s.whole(0))
-    high, low = (2 * float.fromhex(part) for part in HALF_PI[s.dtype][:2])
-    turned = b.let("add", b.let("subtract", s.number(high), angle), s.number(low))
-    value = s.signed_as(b.let("where", left, turned, angle), y)
-    known = b.let("bitwise_and", b.let("equal", x, x), b.let("equal", y, y))
-    return b.let("where", known, value, s.number(math.nan))
+    up, across = abs(y), abs(x)
+    same = up == across  # of zeros 0 / 0, of infinities inf / inf
+    ratio = where(same, 1.0, up / across)
+    ratio = where(up == 0.0, 0.0, ratio)
+    far = across == math.inf
+    ratio = where(far, where(up == math.inf, 1.0, up * 0.0), ratio)
+    angle = _atan(ratio)
+    left = x.bits < 0
+    high, low = (2 * float.fromhex(part) for part in HALF_PI[x.dtype][:2])
+    turned = high - angle + low
+    value = where(left, turned, angle).signed_as(y)
+    return where((x == x) & (y == y), value, math.nan)  # noqa: PLR0124 - NaN
