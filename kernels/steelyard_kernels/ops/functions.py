@@ -29,61 +29,33 @@ GROWTH: Final = Cost(30, 12.0, (90.0, 30.0), (280.0, 100.0))
 LOGISTIC: Final = Cost(30, 14.0, (82.0, 29.0), (196.0, 105.0))
 
 
-def of_one(
+def of_floats(
     name: str,
     doc: str,
     oracle: Callable[..., Values],
-    gradient: Gradient,
-    *,
+    *gradient: Gradient,
     cost: Cost,
     decompose: Callable[..., Any],
     ulps: tuple[float, float],
     cuda: str | dict[str, str] = "",
+    kinds: frozenset[str] = FLOAT,
     jax: str | None = None,
 ) -> Op:
-    """Return the row of a function of one float, by default called so in CUDA and JAX."""
-    text = f"{name}{{f}}({{a}})" if cuda == "" else cuda
+    """Return the row of a function of one float or two, by default called so elsewhere."""
+    given = ", ".join(("{a}", "{b}")[: len(gradient)])
+    text = cuda if cuda != "" else f"{name}{{f}}({given})"
     return Op(
         name,
-        1,
-        doc,
-        oracle,
-        gradient=(gradient,),
-        cost=cost,
-        cuda=text if isinstance(text, dict) else {"float": text},
-        decompose=decompose,
-        jax=name if jax is None else jax,
-        ulps=ulps,
-    )
-
-
-def _of_two(
-    name: str,
-    doc: str,
-    oracle: Callable[..., Values],
-    gradient: tuple[Gradient, Gradient],
-    *,
-    cost: Cost,
-    decompose: Callable[..., Any],
-    ulps: tuple[float, float],
-    cuda: str = "",
-    kinds: frozenset[str] = FLOAT,
-    jax: str = "",
-) -> Op:
-    """Return the row of a function of two floats."""
-    texts = {"float": cuda} if cuda else {}
-    return Op(
-        name,
-        2,
+        len(gradient),
         doc,
         oracle,
         kinds,
         gradient=gradient,
         cost=cost,
-        cuda=texts,
+        cuda=text if isinstance(text, dict) else {"float": text},
         decompose=decompose,
+        jax=name if jax is None else jax,
         ulps=ulps,
-        jax=jax,
     )
 
 
@@ -114,7 +86,7 @@ def _of_term(xp: Any, g: Any, a: Any, b: Any) -> Any:
 
 
 FUNCTIONS: Final = (
-    of_one(
+    of_floats(
         "exp",
         "Return e ** x.",
         np.exp,
@@ -123,7 +95,7 @@ FUNCTIONS: Final = (
         decompose=exp_log.exp,
         ulps=(0.9, 0.89),
     ),
-    of_one(
+    of_floats(
         "log",
         "Return the natural logarithm.",
         np.log,
@@ -132,7 +104,7 @@ FUNCTIONS: Final = (
         decompose=exp_log.log,
         ulps=(0.84, 0.87),
     ),
-    of_one(
+    of_floats(
         "expm1",
         "Return e ** x - 1, exact where x is small.",
         np.expm1,
@@ -141,7 +113,7 @@ FUNCTIONS: Final = (
         decompose=hyperbolic.expm1,
         ulps=(1.60, 1.95),
     ),
-    of_one(
+    of_floats(
         "log1p",
         "Return log(1 + x), exact where x is small.",
         np.log1p,
@@ -152,7 +124,7 @@ FUNCTIONS: Final = (
     ),
     # The slopes of tanh and sigmoid are made of their results, as in JAX: what is left
     # of 1 - y near 1 has few digits.
-    of_one(
+    of_floats(
         "tanh",
         "Return the hyperbolic tangent.",
         np.tanh,
@@ -161,7 +133,7 @@ FUNCTIONS: Final = (
         decompose=hyperbolic.tanh,
         ulps=(2.50, 2.63),
     ),
-    of_one(
+    of_floats(
         "sigmoid",
         "Return 1 / (1 + exp(-x)).",
         oracles.sigmoid,
@@ -172,7 +144,7 @@ FUNCTIONS: Final = (
         cuda="sigmoid({a})",
         jax="logistic",
     ),
-    of_one(
+    of_floats(
         "softplus",
         "Return log(1 + exp(x)).",
         lambda x: np.logaddexp(0.0, x),
@@ -183,7 +155,7 @@ FUNCTIONS: Final = (
         cuda="softplus({a})",
         jax="",
     ),
-    of_one(
+    of_floats(
         "sin",
         "Return the sine of radians; of any size, reduced exactly.",
         np.sin,
@@ -192,7 +164,7 @@ FUNCTIONS: Final = (
         decompose=sines.sin,
         ulps=(1.50, 1.50),
     ),
-    of_one(
+    of_floats(
         "cos",
         "Return the cosine of radians; of any size, reduced exactly.",
         np.cos,
@@ -201,7 +173,7 @@ FUNCTIONS: Final = (
         decompose=sines.cos,
         ulps=(1.50, 1.50),
     ),
-    of_one(
+    of_floats(
         "sinpi",
         "Return sin(pi x), exact at multiples of 1 / 2.",
         lambda x: oracles.turned(x, 0),
@@ -212,7 +184,7 @@ FUNCTIONS: Final = (
         cuda={"single": "sinpif({a})", "double": "sin_half_turns({a}, 0)"},
         jax="",
     ),
-    of_one(
+    of_floats(
         "cospi",
         "Return cos(pi x), exact at multiples of 1 / 2.",
         lambda x: oracles.turned(x, 1),
@@ -223,7 +195,7 @@ FUNCTIONS: Final = (
         cuda={"single": "cospif({a})", "double": "sin_half_turns({a}, 1)"},
         jax="",
     ),
-    of_one(
+    of_floats(
         "log2",
         "Return the logarithm of base 2.",
         np.log2,
@@ -233,7 +205,7 @@ FUNCTIONS: Final = (
         ulps=(1.65, 1.6),
         jax="",
     ),
-    of_one(
+    of_floats(
         "log10",
         "Return the logarithm of base 10.",
         np.log10,
@@ -243,7 +215,7 @@ FUNCTIONS: Final = (
         ulps=(2.0, 2.85),
         jax="",
     ),
-    of_one(
+    of_floats(
         "tan",
         "Return the tangent of radians; of any size, reduced exactly.",
         np.tan,
@@ -252,7 +224,7 @@ FUNCTIONS: Final = (
         decompose=sines.tan,
         ulps=(2.85, 3.1),
     ),
-    of_one(
+    of_floats(
         "asin",
         "Return the angle between -pi / 2 and pi / 2 whose sine is x.",
         np.arcsin,
@@ -261,7 +233,7 @@ FUNCTIONS: Final = (
         decompose=sines.asin,
         ulps=(3.1, 2.45),
     ),
-    of_one(
+    of_floats(
         "acos",
         "Return the angle between 0 and pi whose cosine is x.",
         np.arccos,
@@ -270,7 +242,7 @@ FUNCTIONS: Final = (
         decompose=sines.acos,
         ulps=(2.8, 2.2),
     ),
-    of_one(
+    of_floats(
         "atan",
         "Return the angle between -pi / 2 and pi / 2 whose tangent is x.",
         np.arctan,
@@ -279,7 +251,7 @@ FUNCTIONS: Final = (
         decompose=sines.atan,
         ulps=(2.05, 0.9),
     ),
-    of_one(
+    of_floats(
         "sinh",
         "Return the hyperbolic sine.",
         np.sinh,
@@ -288,7 +260,7 @@ FUNCTIONS: Final = (
         decompose=hyperbolic.sinh,
         ulps=(2.2, 2.5),
     ),
-    of_one(
+    of_floats(
         "cosh",
         "Return the hyperbolic cosine.",
         np.cosh,
@@ -297,7 +269,7 @@ FUNCTIONS: Final = (
         decompose=hyperbolic.cosh,
         ulps=(1.4, 1.4),
     ),
-    of_one(
+    of_floats(
         "asinh",
         "Return the number whose hyperbolic sine is x.",
         np.arcsinh,
@@ -306,7 +278,7 @@ FUNCTIONS: Final = (
         decompose=hyperbolic.asinh,
         ulps=(1.6, 1.6),
     ),
-    of_one(
+    of_floats(
         "acosh",
         "Return the number that is not negative whose hyperbolic cosine is x.",
         np.arccosh,
@@ -315,7 +287,7 @@ FUNCTIONS: Final = (
         decompose=hyperbolic.acosh,
         ulps=(1.95, 1.8),
     ),
-    of_one(
+    of_floats(
         "atanh",
         "Return the number whose hyperbolic tangent is x.",
         np.arctanh,
@@ -324,58 +296,49 @@ FUNCTIONS: Final = (
         decompose=hyperbolic.atanh,
         ulps=(1.9, 1.85),
     ),
-    _of_two(
+    of_floats(
         "atan2",
         "Return the angle of the point (b, a), between -pi and pi.",
         np.arctan2,
-        (
-            lambda xp, g, y, a, b: g * (b / xp.hypot(a, b) / xp.hypot(a, b)),
-            lambda xp, g, y, a, b: g * (-a / xp.hypot(a, b) / xp.hypot(a, b)),
-        ),
+        lambda xp, g, y, a, b: g * (b / xp.hypot(a, b) / xp.hypot(a, b)),
+        lambda xp, g, y, a, b: g * (-a / xp.hypot(a, b) / xp.hypot(a, b)),
         cost=WAVE,
         decompose=sines.atan2,
         ulps=(2.35, 1.5),
-        cuda="atan2{f}({a}, {b})",
-        jax="atan2",
     ),
-    _of_two(
+    of_floats(
         "pow",
         "Return a ** b; of a negative a NaN, but for whole exponents; of integers with "
         "a negative b 0.",
         oracles.power,
-        (
-            lambda xp, g, y, a, b: _of_base(xp, g, a, b),
-            _of_power,
-        ),
+        lambda xp, g, y, a, b: _of_base(xp, g, a, b),
+        _of_power,
         cost=Cost(60, 30, (150.0, 50.0), (400.0, 200.0)),
         decompose=power.power,
         ulps=(0.51, 0.7),
-        cuda="pow{f}({a}, {b})",
         kinds=NUMBER,
     ),
-    _of_two(
+    of_floats(
         "hypot",
         "Return sqrt(a * a + b * b), which does not overflow on the way.",
         np.hypot,
-        (
-            lambda xp, g, y, a, b: _of_length(xp, g, y, a),
-            lambda xp, g, y, a, b: _of_length(xp, g, y, b),
-        ),
+        lambda xp, g, y, a, b: _of_length(xp, g, y, a),
+        lambda xp, g, y, a, b: _of_length(xp, g, y, b),
         cost=Cost(14, 10, (90.0, 28.0), (300.0, 80.0)),
         decompose=power.hypot,
         ulps=(2.0, 2.0),
-        cuda="hypot{f}({a}, {b})",
+        jax="",
     ),
-    _of_two(
+    of_floats(
         "logaddexp",
         "Return log(exp(a) + exp(b)), which does not overflow on the way.",
         np.logaddexp,
-        (
-            lambda xp, g, y, a, b: _of_term(xp, g, a, b),
-            lambda xp, g, y, a, b: _of_term(xp, g, b, a),
-        ),
+        lambda xp, g, y, a, b: _of_term(xp, g, a, b),
+        lambda xp, g, y, a, b: _of_term(xp, g, b, a),
         cost=GROWTH,
         decompose=power.logaddexp,
         ulps=(1.25, 1.25),
+        cuda={},
+        jax="",
     ),
 )

@@ -11,41 +11,43 @@ import numpy as np
 from steelyard_kernels.dtypes import float32, float64
 from steelyard_kernels.ir.functions import exact
 from steelyard_kernels.ops import oracles
-from steelyard_kernels.ops.row import INT, NUMBER, Cost, Op
+from steelyard_kernels.ops.row import FLOAT, INT, NUMBER, Cost, Op
 
 FEW: Final = Cost(3, 3)
 DIVIDED: Final = Cost(20, 20, (90.0, 40.0), (300.0, 120.0))
 
+
+def _whole(name: str, doc: str, function: str, jax: str = "") -> Op:
+    """Return the row of a rounding, a function called so in NumPy, LLVM and CUDA."""
+    return Op(
+        name,
+        1,
+        doc,
+        getattr(np, function),
+        llvm={"float": f"llvm.{function}"},
+        cuda={"float": f"{function}{{f}}({{a}})"},
+        jax=jax,
+        keeps=INT,
+    )
+
+
+def _asked(name: str, doc: str, kinds: frozenset[str] = NUMBER, jax: str = "") -> Op:
+    """Return the row of a question about numbers."""
+    made = getattr(exact, name)
+    return Op(name, 1, doc, getattr(np, name), kinds, "bool", decompose=made, jax=jax)
+
+
 ROUNDING: Final = (
-    Op(
+    _whole(
         "floor",
-        1,
         "Return the largest whole number that is not above x.",
-        np.floor,
-        llvm={"float": "llvm.floor"},
-        cuda={"float": "floor{f}({a})"},
-        jax="floor",
-        keeps=INT,
+        "floor",
+        "floor",
     ),
-    Op(
-        "ceil",
-        1,
-        "Return the smallest whole number that is not below x.",
-        np.ceil,
-        llvm={"float": "llvm.ceil"},
-        cuda={"float": "ceil{f}({a})"},
-        jax="ceil",
-        keeps=INT,
+    _whole(
+        "ceil", "Return the smallest whole number that is not below x.", "ceil", "ceil"
     ),
-    Op(
-        "trunc",
-        1,
-        "Return x without its fraction.",
-        np.trunc,
-        llvm={"float": "llvm.trunc"},
-        cuda={"float": "trunc{f}({a})"},
-        keeps=INT,
-    ),
+    _whole("trunc", "Return x without its fraction.", "trunc"),
     Op(
         "tf32",
         1,
@@ -55,15 +57,7 @@ ROUNDING: Final = (
         decompose=exact.tf32,
         only=frozenset({float32}),
     ),
-    Op(
-        "round",
-        1,
-        "Return the nearest whole number, of two the even one.",
-        np.rint,
-        llvm={"float": "llvm.rint"},
-        cuda={"float": "rint{f}({a})"},
-        keeps=INT,
-    ),
+    _whole("round", "Return the nearest whole number, of two the even one.", "rint"),
     Op(
         "sign",
         1,
@@ -74,40 +68,12 @@ ROUNDING: Final = (
         decompose=exact.sign,
         jax="sign",
     ),
-    Op(
-        "signbit",
-        1,
-        "Return whether the sign is set, of zeros too.",
-        np.signbit,
-        result="bool",
-        decompose=exact.signbit,
-    ),
-    Op(
-        "isnan",
-        1,
-        "Return whether x is no number.",
-        np.isnan,
-        NUMBER,
-        "bool",
-        decompose=exact.isnan,
-    ),
-    Op(
-        "isinf",
-        1,
-        "Return whether x is an infinity.",
-        np.isinf,
-        NUMBER,
-        "bool",
-        decompose=exact.isinf,
-    ),
-    Op(
+    _asked("signbit", "Return whether the sign is set, of zeros too.", FLOAT),
+    _asked("isnan", "Return whether x is no number."),
+    _asked("isinf", "Return whether x is an infinity."),
+    _asked(
         "isfinite",
-        1,
         "Return whether x is neither an infinity nor NaN.",
-        np.isfinite,
-        NUMBER,
-        "bool",
-        decompose=exact.isfinite,
         jax="is_finite",
     ),
     Op(

@@ -15,7 +15,7 @@ import numpy as np
 
 from steelyard_kernels.ir.functions import erf, gamma, power
 from steelyard_kernels.ops import oracles
-from steelyard_kernels.ops.functions import of_one
+from steelyard_kernels.ops.functions import of_floats
 from steelyard_kernels.ops.row import Cost
 
 
@@ -38,7 +38,7 @@ def _trigamma(xp: Any, x: Any) -> Any:
 GAMMA: Final = Cost(120, 50.0, (200.0, 80.0), (700.0, 300.0))
 
 SPECIAL: Final = (
-    of_one(
+    of_floats(
         "erf",
         "Return the error function.",
         oracles.erf,
@@ -48,7 +48,7 @@ SPECIAL: Final = (
         ulps=(1.35, 1.30),
         cuda={"single": "erf_single({a})", "double": "erf({a})"},
     ),
-    of_one(
+    of_floats(
         "erfc",
         "Return 1 - erf(x), exact where that is small.",
         oracles.erfc,
@@ -57,7 +57,7 @@ SPECIAL: Final = (
         decompose=erf.erfc,
         ulps=(3.3, 3.4),
     ),
-    of_one(  # erf'(y) = 2 / sqrt(pi) * exp(-y^2), and its inverse the inverse slope
+    of_floats(  # erf'(y) = 2 / sqrt(pi) * exp(-y^2), and its inverse the inverse slope
         "erf_inv",
         "Return the value whose error function is x; infinite at -1 and 1.",
         oracles.erf_inv,
@@ -67,7 +67,7 @@ SPECIAL: Final = (
         ulps=(2.85, 3.45),
         cuda="erfinv{f}({a})",
     ),
-    of_one(
+    of_floats(
         "lgamma",
         "Return log |gamma(x)|.",
         oracles.lgamma,
@@ -76,7 +76,7 @@ SPECIAL: Final = (
         decompose=gamma.lgamma,
         ulps=(2.6, 2.5),
     ),
-    of_one(
+    of_floats(
         "digamma",
         "Return the slope of lgamma; at 0 infinite, NaN at whole numbers below.",
         oracles.digamma,
@@ -86,7 +86,7 @@ SPECIAL: Final = (
         ulps=(3.4, 3.7),
         cuda={},
     ),
-    of_one(
+    of_floats(
         "cbrt",
         "Return the cube root, of the sign of x.",
         np.cbrt,
