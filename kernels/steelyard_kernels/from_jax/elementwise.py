@@ -180,7 +180,7 @@ def _chosen(
         and (str(equation.outputs[0].dtype).startswith("key") or not beyond.shape)
     ):
         parts = zip(words(before), words(case), strict=True)
-        return Stack(tuple(xp.where(beyond, b, a) for a, b in parts))
+        return Stack(xp.where(beyond, b, a) for a, b in parts)
     old, new = array(equation.graph, before), array(equation.graph, case)
     return xp.where(beyond, new, old)
 

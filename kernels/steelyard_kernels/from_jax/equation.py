@@ -95,7 +95,7 @@ def word_by_word(rule: Rule) -> Rule:
             )
             assert isinstance(found, Array)
             parts.append(found)
-        return Stack(tuple(parts))
+        return Stack(parts)
 
     return each
 

@@ -46,10 +46,10 @@ def _reshaped(equation: Equation) -> Value:
     order = equation.params.get("dimensions")
     if equation.primitive == "reshape" and order is not None:
         return reshape(xp.permute_dims(equation.array(0), order), shape)
-    if isinstance(value, Stack) and shape[-1:] == (len(value.parts),):
+    if isinstance(value, Stack) and shape[-1:] == (len(value),):
         size = prod(shape[:-1])
-        if size == prod(value.parts[0].shape):
-            return Stack(tuple(reshape(part, shape[:-1]) for part in value.parts))
+        if size == prod(value[0].shape):
+            return Stack(reshape(part, shape[:-1]) for part in value)
     return reshape(equation.array(0), shape)
 
 
@@ -101,9 +101,9 @@ def _slice(equation: Equation) -> Value:
     value = equation.values[0]
     if not isinstance(value, Stack):
         return _part(equation.array(0), bounds)
-    kept = value.parts[bounds[-1]]
-    parts = Stack(tuple(_part(part, bounds[:-1]) for part in kept))
-    if len(kept) == len(value.parts):
+    kept = value[bounds[-1]]
+    parts = Stack(_part(part, bounds[:-1]) for part in kept)
+    if len(kept) == len(value):
         return parts
     return array(equation.graph, parts)
 

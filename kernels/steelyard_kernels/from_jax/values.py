@@ -48,14 +48,14 @@ class Like:
     dtype: Any
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stack:
+class Stack(tuple[Array, ...]):
     """An array as its parts along the last axis, not put together: the words of keys.
 
-    Of keys (`KEY`) that axis is none of the shape that JAX says.
+    Of keys (`KEY`) that axis is none of the shape that JAX says. Loops carry one as any
+    other tuple.
     """
 
-    parts: tuple[Array, ...]
+    __slots__ = ()
 
 
 SMALL: Final = 64
@@ -119,9 +119,7 @@ def literal(graph: Graph, value: Any) -> Value:
         import jax
 
         bits = np.asarray(jax.random.key_data(value))
-        return Stack(
-            tuple(array(graph, literal(graph, bits[..., word])) for word in range(2))
-        )
+        return Stack(array(graph, literal(graph, bits[..., word])) for word in range(2))
     value = np.asarray(value)
     if not value.shape:
         scalar: np.generic = value[()]
@@ -144,28 +142,29 @@ def array(graph: Graph, value: Value) -> Array:
     if isinstance(value, np.generic):
         return known(graph, value)
     if isinstance(value, Stack):
-        return xp.stack(value.parts, -1)
+        return xp.stack(value, -1)
     return value
 
 
 def words(value: Value) -> tuple[Array, Array]:
     """Return the two words of keys, each of the keys' own shape."""
     if isinstance(value, Stack):
-        first, second = value.parts
+        first, second = value
         return first, second
     assert isinstance(value, Array)
     return value[..., 0], value[..., 1]
 
 
-def canonical(graph: Graph, value: Value, aval: Aval) -> Array | Stack:
-    """Return a value as every iteration of a loop has it: keys always as their words."""
-    few = aval.shape[-1:] == (2,) and prod(aval.shape) <= 8
-    if is_key(aval) or (str(aval.dtype) == "uint32" and few):
-        return Stack(words(value if isinstance(value, Stack) else array(graph, value)))
-    whole = array(graph, value)
-    return xp.broadcast_to(whole, tuple(aval.shape))
-
-
-def flat(value: Array | Stack) -> tuple[Array, ...]:
-    """Return the arrays that a value consists of."""
-    return value.parts if isinstance(value, Stack) else (value,)
+def canonical(
+    graph: Graph, values: Sequence[Value], avals: Sequence[Aval]
+) -> list[Array | Stack]:
+    """Return values as every iteration of a loop has them: keys always as their words."""
+    found: list[Array | Stack] = []
+    for value, aval in zip(values, avals, strict=True):
+        few = aval.shape[-1:] == (2,) and prod(aval.shape) <= 8
+        whole = value if isinstance(value, Stack) else array(graph, value)
+        if is_key(aval) or (str(aval.dtype) == "uint32" and few):
+            found.append(Stack(words(whole)))
+        else:
+            found.append(xp.broadcast_to(array(graph, whole), tuple(aval.shape)))
+    return found
