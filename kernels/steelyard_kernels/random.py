@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Final, TypeAlias
 
+from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
-from steelyard_kernels.array import elementwise as xp
 from steelyard_kernels.array.shapes import arange, broadcast_to, extents, reshape
 from steelyard_kernels.array.value import Array, as_array
 from steelyard_kernels.dtypes import DType

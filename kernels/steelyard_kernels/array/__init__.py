@@ -129,13 +129,15 @@ e, inf, nan, newaxis, pi = math.e, math.inf, math.nan, None, math.pi
 
 def __getattr__(name: str) -> Callable[..., Array]:
     """Return a function of a row: elementwise ones, reductions, running totals."""
-    where = reductions if name in MONOIDS else lines if name in ALONG else elementwise
-    function: Callable[..., Array] | None = getattr(where, name, None)
-    if function is None:
-        raise AttributeError(
-            f"module {__name__!r} has no attribute {name!r}; dir() of it lists what it has"
-        )
-    return function
+    if name in MONOIDS:
+        return reductions.function_of(MONOIDS[name])
+    if name in ALONG and ALONG[name].total:
+        return lines.function_of(ALONG[name])
+    if name in OPERATIONS and not OPERATIONS[name].hidden:
+        return elementwise.function_of(OPERATIONS[name])
+    raise AttributeError(
+        f"module {__name__!r} has no attribute {name!r}; dir() of it lists what it has"
+    )
 
 
 def __dir__() -> list[str]:

@@ -14,20 +14,13 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array.value import Array, Operand, apply, as_array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.ops.row import SAME_WIDTH, Op
 
 
-def __getattr__(name: str) -> Callable[..., Array]:
-    """Return the function of a row of the table."""
-    row = OPERATIONS.get(name)
-    if row is None or row.hidden:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _function(row)
-
-
 @cache
-def _function(row: Op) -> Callable[..., Array]:
+def function_of(row: Op) -> Callable[..., Array]:
+    """Return the function of a row of the table."""
+
     def function(*operands: Operand) -> Array:
         if len(operands) != row.arity:
             raise KernelError(

@@ -20,7 +20,7 @@ from steelyard_kernels.array.value import Array, apply, as_array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import lines, views
-from steelyard_kernels.monoids import ALONG, MONOIDS, Line
+from steelyard_kernels.monoids import MONOIDS, Line
 
 COMPARED: Final = 1 << 18
 """Elements times places that are compared to add up those of each place: beyond 2**14 a
@@ -28,16 +28,10 @@ core is quicker by segments, a GPU where there are some thousand elements.
 """
 
 
-def __getattr__(name: str) -> Callable[..., Array]:
-    """Return the running total of a row of the table."""
-    row = ALONG.get(name)
-    if row is None or not row.total:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _function(row)
-
-
 @cache
-def _function(row: Line) -> Callable[..., Array]:
+def function_of(row: Line) -> Callable[..., Array]:
+    """Return the running total of a row of the table."""
+
     def function(
         x: Array,
         *,

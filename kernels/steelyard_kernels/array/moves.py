@@ -168,7 +168,10 @@ def broadcast_arrays(*arrays: Array) -> tuple[Array, ...]:
 def pad(
     x: Array, widths: Sequence[tuple[int, int]], *, value: float | Array = 0
 ) -> Array:
-    """Return the array with a value around it: (before, after) for each axis."""
+    """Return the array with a value around it: (before, after) for each axis.
+
+    Negative numbers take elements away.
+    """
     x = as_array(x, "pad")
     try:
         pairs = [(operator.index(low), operator.index(high)) for low, high in widths]

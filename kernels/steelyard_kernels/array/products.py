@@ -12,15 +12,15 @@ from functools import reduce
 from typing import Any, Final, TypeGuard
 
 from steelyard_kernels import dtypes
-from steelyard_kernels.array import reductions
 from steelyard_kernels.array.moves import moveaxis
+from steelyard_kernels.array.reductions import function_of
 from steelyard_kernels.array.shapes import integer, place_of
 from steelyard_kernels.array.tracing import current
 from steelyard_kernels.array.value import Array, as_array, dot, whole
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.indices import axis
-from steelyard_kernels.monoids import accumulator
+from steelyard_kernels.monoids import MONOIDS, accumulator
 
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 _SPEC: Final = re.compile(r"([a-zA-Z]*)(\.\.\.)?([a-zA-Z]*)")
@@ -113,7 +113,8 @@ def diagonal(x: Array, *, offset: int = 0) -> Array:
 
 def trace(x: Array, *, offset: int = 0, dtype: DType | str | None = None) -> Array:
     """Return the sum of `diagonal`, of the dtype that sums have, or of the one given."""
-    return reductions.sum(diagonal(x, offset=offset), axis=-1, dtype=dtype)
+    total = function_of(MONOIDS["sum"])
+    return total(diagonal(x, offset=offset), axis=-1, dtype=dtype)
 
 
 def einsum(spec: str, *operands: Array) -> Array:

@@ -12,21 +12,15 @@ from steelyard_kernels.array.shapes import arange, asarray, place_of, real, resh
 from steelyard_kernels.array.value import Array, apply, as_array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
-from steelyard_kernels.monoids import MONOIDS, Monoid, accumulator
+from steelyard_kernels.monoids import Monoid, accumulator
 
 Axis: TypeAlias = int | Sequence[int] | None  # None: all axes
 
 
-def __getattr__(name: str) -> Callable[..., Array]:
-    """Return the reduction of a row of the table."""
-    row = MONOIDS.get(name)
-    if row is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _function(row)
-
-
 @cache
-def _function(row: Monoid) -> Callable[..., Array]:
+def function_of(row: Monoid) -> Callable[..., Array]:
+    """Return the reduction of a row of the table."""
+
     def function(
         x: Array,
         axis: Axis = None,

@@ -111,6 +111,20 @@ class Graph:
         key = (expr.Broadcast, shape, node.number)
         return self.keep(key, expr.Broadcast, shape, node.dtype, node)
 
+    def elementwise(
+        self,
+        node: expr.Apply | expr.Cast | expr.Broadcast,
+        args: Sequence[Node],
+        shape: expr.Shape,
+    ) -> Node:
+        """Return what computes like a node of other operands, which may be broadcast."""
+        if isinstance(node, expr.Apply):
+            return self.apply(node.op, *args)
+        (arg,) = args
+        if isinstance(node, expr.Cast):
+            return self.cast(arg, node.dtype)
+        return self.broadcast(arg, shape)
+
     def reduce(
         self,
         op: str,

@@ -97,22 +97,13 @@ def _part(graph: Graph, arg: Node, axes: int, index: Node) -> Node | None:
     return _row(graph, arg, index)
 
 
-def _of_apply(graph: Graph, node: expr.Apply, index: Node) -> Node | None:
-    parts = [_part(graph, arg, len(node.shape), index) for arg in node.args]
+def _of_elementwise(
+    graph: Graph, node: expr.Apply | expr.Cast | expr.Broadcast, index: Node
+) -> Node | None:
+    args = expr.operands(node)
+    parts = [_part(graph, arg, len(node.shape), index) for arg in args]
     found = [part for part in parts if part is not None]
-    if len(found) < len(parts):
-        return None
-    return graph.apply(node.op, *found)
-
-
-def _of_cast(graph: Graph, node: expr.Cast, index: Node) -> Node | None:
-    part = _row(graph, node.arg, index)
-    return None if part is None else graph.cast(part, node.dtype)
-
-
-def _of_broadcast(graph: Graph, node: expr.Broadcast, index: Node) -> Node | None:
-    part = _part(graph, node.arg, len(node.shape), index)
-    return None if part is None else graph.broadcast(part, node.shape[1:])
+    return graph.elementwise(node, found, node.shape[1:]) if found == parts else None
 
 
 def _of_reduce(graph: Graph, node: expr.Reduce, index: Node) -> Node | None:
@@ -174,11 +165,7 @@ def _of_split(graph: Graph, arg: Node, shape: expr.Shape, index: Node) -> Node |
             return None
         same = () if math.prod(part.shape) == 1 else shape
         parts.append(graph.reshape(part, same))
-    if isinstance(arg, expr.Apply):
-        return _row(graph, graph.apply(arg.op, *parts), index)
-    if isinstance(arg, expr.Cast):
-        return _row(graph, graph.cast(parts[0], arg.dtype), index)
-    return _row(graph, graph.broadcast(parts[0], shape), index)
+    return _row(graph, graph.elementwise(arg, parts, shape), index)
 
 
 def _of_view(graph: Graph, node: expr.View, index: Node) -> Node | None:
@@ -219,9 +206,9 @@ def _quotient(graph: Graph, index: Node, divisor: int) -> Node:
 
 
 _RULES: Final[dict[type, Callable[[Graph, Any, Node], Node | None]]] = {
-    expr.Apply: _of_apply,
-    expr.Cast: _of_cast,
-    expr.Broadcast: _of_broadcast,
+    expr.Apply: _of_elementwise,
+    expr.Cast: _of_elementwise,
+    expr.Broadcast: _of_elementwise,
     expr.Reduce: _of_reduce,
     expr.Dot: _of_dot,
     expr.Arange: lambda graph, node, index: graph.cast(index, node.dtype),

@@ -177,9 +177,7 @@ def _found(
                 parts.append(graph.view(arg, own, which.shape))
             else:
                 parts.append(_taken(graph, arg, which, own, place - skipped))
-        if isinstance(node, Apply):
-            return graph.apply(node.op, *parts)
-        return graph.cast(parts[0], node.dtype)
+        return graph.elementwise(node, parts, which.shape)
     if isinstance(node, View) and not node.guards:
         along_it = [k for k, each in enumerate(node.index) if place in each.axes]
         if [node.index[k] for k in along_it] == [axis(place)]:

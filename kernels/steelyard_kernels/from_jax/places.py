@@ -82,12 +82,7 @@ def padded(
             shape[axis] *= inner + 1
             x = reshape(xp.pad(apart, widths, value=filler), shape)
             x = x[(*[slice(None)] * axis, slice(shape[axis] - inner))]
-    kept = [
-        slice(max(-low, 0), e - max(-high, 0))
-        for (low, high, _), e in zip(config, x.shape, strict=True)
-    ]
-    around = [(max(low, 0), max(high, 0)) for low, high, _ in config]
-    return xp.pad(x[tuple(kept)] if kept else x, around, value=filler)
+    return xp.pad(x, [(low, high) for low, high, _ in config], value=filler)
 
 
 def _slice(equation: Equation) -> Value:

@@ -76,10 +76,7 @@ def _padded(site: Site, x: Array, pad: Sequence[int], value: float = 0) -> Array
     """Return an array with a value around it, or without its ends: last axis first."""
     pairs = list(zip(pad[::2], pad[1::2], strict=True))[::-1]
     pairs = [(0, 0)] * (x.ndim - len(pairs)) + pairs
-    for axis, (low, high) in enumerate(pairs):
-        x = _along(x, axis, slice(max(-low, 0), x.shape[axis] - max(-high, 0)))
-    wide = [(max(low, 0), max(high, 0)) for low, high in pairs]
-    return xp.pad(x, wide, value=converted(value, site.dtype) if value else 0)
+    return xp.pad(x, pairs, value=converted(value, site.dtype) if value else 0)
 
 
 def _indexed(_: Site, x: Array, indices: Sequence[Array | None]) -> Array:
