@@ -4,7 +4,6 @@ import math
 from decimal import Decimal, localcontext
 from functools import cache
 
-import gpu_cases
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -20,7 +19,6 @@ from steelyard_kernels.dtypes import (
     float32,
     float64,
     int32,
-    int64,
     of,
     rounded,
 )
@@ -428,29 +426,6 @@ def test_without_fused_multiply_add_the_functions_are_unsupported():
     b.store(y, 0, b.let("exp", const(1.0, float32)))
     with pytest.raises(Unsupported, match="needs the CPU feature fma"):
         emit(b.kernel("k", [y]), host)
-
-
-@given(st.floats(width=32), st.integers(-(2**31), 2**31 - 1))
-def test_a_bitcast_and_back_changes_nothing(elementwise, number, word):
-    """Of any float, NaN's bits too, and any integer."""
-    numbers = np.array([number], np.float32)
-    words = elementwise(lambda b, x: b.let("bitcast", x), [numbers], int32)
-    assert words.tolist() == numbers.view(np.int32).tolist()
-    given_ = np.array([word], np.int32)
-    seen = elementwise(
-        lambda b, x: b.let("bitcast", b.let("bitcast", x)), [given_], int32
-    )
-    assert seen.tolist() == [word]
-
-
-def test_integers_are_their_bits(elementwise):
-    """Every case that GPUs are asked: and, or, xor, shifts past the width, high words."""
-    for case in gpu_cases.bits(1):
-        sources = [of(array.dtype) for array in case.arrays]
-        assert bool_ not in sources
-        assert set(sources) <= {int32, int64, float32, float64}
-        seen = elementwise(case.body, list(case.arrays), case.dtype, 16, sources)
-        assert gpu_cases.misses(case, seen) == 0, case.name
 
 
 @pytest.mark.parametrize("lanes", [1, 16])
