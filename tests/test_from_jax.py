@@ -2,7 +2,6 @@
 
 import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,8 +20,6 @@ from steelyard_kernels.schedule.attention import Attention, attention_of
 
 jax = pytest.importorskip("jax", reason="needs jax: pip install 'steelyard[jax]'")
 jnp, lax, random = jax.numpy, jax.lax, jax.random
-
-DOCS = Path(__file__).parents[1] / "docs" / "compiler.md"
 
 
 def bits(leaf):
@@ -542,16 +539,6 @@ def test_jax_is_imported_when_a_function_is_given(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(KernelError, match=r"pip install .*\[jax\]"):
         from_jax(abs)
-
-
-def test_the_documented_example_runs():
-    """As it stands there."""
-    text = DOCS.read_text().partition("## From JAX\n")[2]
-    block = text.partition("```python\n")[2].partition("```")[0]
-    found = {}
-    exec(compile(block, str(DOCS), "exec"), found)
-    expected = found["walk"].function(jnp.ones((4, 4)), random.PRNGKey(12), 8000)
-    close(found["x"], expected, 1e-6)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,4 @@
-"""Gradients of loops: by differences, by JAX, stored or computed again."""
-
-from pathlib import Path
+"""Gradients of loops: by differences, stored or computed again."""
 
 import numpy as np
 import pytest
@@ -16,8 +14,6 @@ from steelyard_kernels.expression.structure import everywhere
 from steelyard_kernels.function import kernel
 from steelyard_kernels.grad import grad, value_and_grad
 from steelyard_kernels.vmap import vmap
-
-DOCS = Path(__file__).parents[1] / "docs" / "compiler.md"
 
 FITS = [{}, {"memory": 0}]  # carries stored, and as few as can be
 
@@ -49,6 +45,24 @@ def last(xs, w, c):
 def test_scans(function, options, length):
     """Of no, one, a prime number and many iterations."""
     check(function, normal(length, 3), normal(3, 3), normal(3, seed=2), **options)
+
+
+@pytest.mark.parametrize("options", FITS)
+def test_scans_within_scans(options):
+    """Both stack; the inner one goes in reverse."""
+
+    def function(xs, w):
+        def outer(c, rows):
+            def inner(d, x):
+                d = xp.tanh(d * w + x)
+                return d, d * c
+
+            return xp.scan(inner, c, rows, reverse=True)
+
+        c, every = xp.scan(outer, xp.zeros_like(w), xs)
+        return xp.sum(c) + xp.sum(xp.reshape(every, -1))
+
+    check(function, normal(6, 4, 3), normal(3), **options)
 
 
 @pytest.mark.parametrize("options", FITS)
@@ -286,23 +300,6 @@ def test_a_pass_forward_and_backward_is_one_kernel(dtype, options):
     for ours, theirs in zip(seen, expected, strict=True):
         room = 256 * unit * np.abs(theirs).max() + tiny
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=room)
-
-
-def test_the_documented_example_runs():
-    """As it stands there: a loss, and its gradient by the weights."""
-    section = DOCS.read_text().partition("## Gradients\n")[2]
-    found = {}
-    exec(
-        compile(section.partition("```python\n")[2].partition("```")[0], "", "exec"),
-        found,
-    )
-    rng = np.random.default_rng(0)
-    w, x, y = (rng.standard_normal(shape) for shape in ((3, 2), (5, 3), (5, 2)))
-    value, by_w = found["forward_and_backward"](w, x, y)
-    seen = np.tanh(x @ w)
-    np.testing.assert_allclose(value, np.mean((seen - y) ** 2), rtol=1e-12)
-    slope = 2 * (seen - y) * (1 - seen**2) / y.size
-    np.testing.assert_allclose(by_w, x.T @ slope, rtol=1e-12)
 
 
 def test_halves_are_summed_in_float32():
