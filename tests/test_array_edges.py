@@ -1,5 +1,9 @@
 """The array namespace at its edges: no axes, no elements, no arrays, what is no number."""
 
+# ruff: noqa: PLW0108 - the parameters of a lambda say which arrays it is given
+
+import inspect
+
 import numpy as np
 import pytest
 from pairwise import pairs
@@ -132,6 +136,105 @@ def test_what_a_function_cannot_take_is_one_sentence(use):
     """Not an error of Python's from inside of the compiler."""
     with pytest.raises(KernelError, match=r"^<lambda>: [^\n]*\.$"):
         kernel(use)(np.ones((2, 2)))
+
+
+ARRAYS = {
+    "x": np.zeros((2, 4, 5)),
+    "a": np.zeros((4, 3)),
+    "f": np.zeros((3, 4), "float32"),
+    "i": np.zeros((3, 4), "int64"),
+    "b": np.zeros((3, 4), "bool"),
+    "k": np.asarray(0),
+}
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda f, i: f + i, "float32 and int64 do not mix"),
+        (lambda i: i + 1.5, "mixes 1.5 of kind float with an array of int64"),
+        (lambda i: i / i, "cast to a floating dtype first"),
+        (lambda i: 1 / i, "cast to a floating dtype first"),
+        (lambda b: b + b, "add of bool is not defined"),
+        (lambda i: xp.sqrt(i), "sqrt of int64 is not defined"),
+        (lambda f: xp.where(f, f, f), "compare first"),
+        (lambda f: f & f, "of float32 is not defined, expected bool or int"),
+        (lambda f: f[3], "index 3 .* expected -3 to 2"),
+        (lambda f: list(f), "cannot be iterated"),
+        (lambda f: f.__setitem__(0, 1), "elements .* are assigned.*write where"),
+        (lambda f: len(f), r"len\(\) of a value of shape \(3, 4\).*write shape\[0\]"),
+        (lambda f: float(f), "no number of Python's"),
+        (lambda i: int(i), "no number of Python's"),
+        (lambda f: complex(f), "no number of Python's"),
+        (lambda f: np.asarray(f), "or NumPy's while the kernel is traced"),
+        (lambda f: np.dot(f, f), "or NumPy's while the kernel is traced"),
+        (lambda f: f[True], "indexed by a bool, expected ints"),
+        (lambda f: 1 if f > 0 else 2, "use where"),
+        (lambda i: xp.mean(i, axis=-1), "mean of int64"),
+        (lambda f: xp.broadcast_to(f, (2, 5)), "cannot broadcast shape"),
+        (lambda f: f + "x", "got a str"),
+        (lambda f: f.astype("int4"), "int4 is not supported"),
+        (lambda x: x @ x, r"matmul of shapes \(2, 4, 5\) and \(2, 4, 5\), expected"),
+        (lambda x: (x > 0) @ (x[0].T > 0), "sums of products of bool are not defined"),
+        (lambda x: x[:, 4], r"index 4 .* expected -4 to 3; index within axis 1"),
+        (lambda x: x[0, 0, 0, 0], "4 indices of a value of shape"),
+        (lambda x: x[0, 1.5], "indexed by a float"),
+        (lambda x: xp.permute_dims(x, (0, 1)), "expected each of 0 to 2 once"),
+        (lambda x: xp.moveaxis(x, (0, 0), (1, 2)), "as many positions as axes"),
+        (lambda x: xp.concat([x, x[0]], axis=0), "their other axes must be equal"),
+        (lambda x: xp.pad(x[0, 0], (1, 0)), r"such as \[\(1, 0\)\] for one"),
+        (lambda x: xp.sum(x, axis=3), "expected -3 to 2"),
+        (lambda x: xp.einsum("ij,jk", x), "with 1 arrays, expected letters for each"),
+        (lambda x: xp.einsum("ij", x), "has 2 letters for an array of shape"),
+        (lambda x: xp.einsum("abc,acb->a", x, x), "they must be equal"),
+        (lambda x: xp.einsum("abc->ad", x), "that no array has"),
+        (lambda x: xp.broadcast_arrays(x, x[0, :, :2]), "do not broadcast"),
+        (lambda a, k: xp.sum(a, axis=-1)[0][k], r"1 indices of a value of shape \(\)"),
+        (lambda a, k: a[[0], k, [1]], r"3 indices of a value of shape \(4, 3\)"),
+        (lambda a: a[a[0]], r"indexed by float64 \(3,\), expected ints"),
+        (lambda a, k: a[k : k + 2], r"take .* by start \+ arange\(count\)"),
+        (lambda a: a[..., 0, ...], "indexed by 2 `...`, expected one"),
+        (lambda a: xp.reshape(a, (5, -1)), r"cannot reshape \(4, 3\)"),
+        (lambda a: xp.squeeze(a, 0), "squeeze of axis 0"),
+        (lambda a: xp.expand_dims(a, 4), "axis 4 of shape"),
+        (lambda k: k.T, "expected two axes"),
+        (lambda a, k: a @ k, "matmul of shapes"),
+        (lambda a: a @ 2.0, r"or multiply by numbers with \*"),
+        (lambda a: 2.0 @ a, r"or multiply by numbers with \*"),
+        (lambda a, k: xp.reshape(a, (0, 3))[k], "cannot reshape"),
+        (lambda a: xp.reshape(a[:0], (-1, 0)), "any extent for -1"),
+        (
+            lambda k: xp.zeros((0, 3))[k],
+            r"shape \(0, 3\) is indexed, but it has no rows",
+        ),
+        (lambda: xp.zeros((-1,)), r"full got the shape \(-1,\), expected"),
+        (lambda: xp.zeros((2.5,)), r"full got the shape \(2.5,\)"),
+        (lambda k: xp.arange(k), "arange got a Array, expected a Python number"),
+        (lambda a: xp.reshape(a, "ab"), "reshape got the shape 'ab'"),
+        (lambda a: xp.reshape(a, (-2, -6)), r"reshape got the shape \(-2, -6\)"),
+        (lambda a: xp.broadcast_to(a, None), "broadcast_to got the shape None"),
+        (lambda a: xp.full((2,), a), "full got a Array, expected a Python number"),
+        (lambda a: xp.full_like(a, "1"), "full_like got a str, expected"),
+        (lambda a: xp.full_like("a", 1), "full_like got a str, expected an array"),
+        (lambda a: xp.sum("a"), "sum got a str, expected an array"),
+        (lambda a: xp.reshape("a", 1), "reshape got a str, expected an array"),
+        (lambda a: xp.transpose("a"), "transpose got a str, expected an array"),
+        (lambda a: xp.squeeze("a"), "squeeze got a str, expected an array"),
+        (lambda a: xp.expand_dims("a", 0), "expand_dims got a str, expected an arr"),
+        (lambda a: xp.expand_dims(a, None), "axis None of shape"),
+        (lambda f: xp.bitcast(f, "int64"), "bitcast of float32 to int64, expected"),
+        (lambda f: xp.bitcast(f.astype("float16"), "int32"), "bitcast of float16"),
+        (
+            lambda f: xp.multiply_high(f.astype("int64"), 3),
+            "of int64 is not defined, expected int32",
+        ),
+    ],
+)
+def test_what_is_not_defined_is_one_sentence_with_the_next_step(write, words):
+    """The error says what was mixed or asked of which shape, and what to do."""
+    given = [ARRAYS[name] for name in inspect.signature(write).parameters]
+    with pytest.raises(KernelError, match=words):
+        kernel(write).program(*given)
 
 
 def test_numbers_of_numpys_are_numbers():

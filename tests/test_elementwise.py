@@ -7,7 +7,6 @@ from scipy import special
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import kernel, reference
-from steelyard_kernels.errors import KernelError
 
 TRUTHS = {  # of the oracles that are not NumPy's functions
     "sigmoid": special.expit,
@@ -36,33 +35,6 @@ def test_the_oracle_is_right_in_float64(op):
     np.testing.assert_allclose(
         seen, TRUTHS[op](x).astype(float), rtol=2e-15, atol=1e-16
     )
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (lambda x: xp.bitcast(x, "int64"), "bitcast of float32 to int64, expected"),
-        (lambda x: xp.bitcast(x.astype("float16"), "int32"), "bitcast of float16"),
-        (
-            lambda x: xp.bitwise_and(x, x),
-            "of float32 is not defined, expected bool or int",
-        ),
-        (
-            lambda x: xp.multiply_high(x.astype("int64"), 3),
-            "of int64 is not defined, expected int32",
-        ),
-        (lambda x: xp.tanh(x.astype("int32")), "of int32 is not defined, expected fl"),
-    ],
-)
-def test_what_is_not_defined_is_one_sentence(body, said):
-    """It names the operation, what it got and what it takes."""
-
-    @kernel
-    def refused(x):
-        return body(x)
-
-    with pytest.raises(KernelError, match=said):
-        refused.program(np.zeros(3, np.float32))
 
 
 def test_angles_may_become_large_within_a_loop():

@@ -59,15 +59,6 @@ def test_a_row_is_all_that_a_reduction_needs(parity, shape, dtype):
     assert "xor" in nvptx.emit(lowered.kernel)
 
 
-TRUTHS = {
-    "prod": np.prod,
-    "std": np.std,
-    "any": np.any,
-    "all": np.all,
-    "count_nonzero": np.count_nonzero,
-}
-
-
 def _over(name, axis):
     return lambda x: getattr(xp, name)(x, axis=axis)
 
@@ -78,7 +69,7 @@ def test_of_no_elements_all_hold_and_none_does(name):
     x = np.ones((2, 0))
     for axis in (None, 0, 1):
         seen = kernel(_over(name, axis))(x)
-        np.testing.assert_array_equal(seen, TRUTHS[name](x, axis=axis))
+        np.testing.assert_array_equal(seen, getattr(np, name)(x, axis=axis))
 
 
 def test_a_product_passes_back_the_product_of_the_others():

@@ -59,28 +59,6 @@ def test_casts_round_and_integers_wrap():
     assert out["out2"] == 2**31
 
 
-def test_reductions_follow_the_last_axis():
-    """Every reduction, with and without its axis."""
-    x = np.random.default_rng(1).standard_normal((3, 5))
-
-    @kernel
-    def every(x):
-        return {
-            "sum": xp.sum(x, axis=-1),
-            "max": xp.max(x, axis=-1, keepdims=True),
-            "min": xp.min(x, axis=-1),
-            "mean": xp.mean(x, axis=-1),
-            "var": xp.var(x, axis=-1, correction=1),
-        }
-
-    out = reference.evaluate(every.program(x), [x])
-    np.testing.assert_allclose(out["sum"], x.sum(-1))
-    np.testing.assert_allclose(out["max"], x.max(-1, keepdims=True))
-    np.testing.assert_allclose(out["min"], x.min(-1))
-    np.testing.assert_allclose(out["mean"], x.mean(-1))
-    np.testing.assert_allclose(out["var"], x.var(-1, ddof=1))
-
-
 def test_runtime_scalars_are_taken_by_name():
     """The scalar's value is the launch's."""
 

@@ -5,7 +5,6 @@ import pytest
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import reference
-from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Chain, Row
 from steelyard_kernels.function import kernel
 
@@ -63,52 +62,6 @@ def test_a_row_of_a_row_lies_in_memory():
     )
     a = np.arange(12.0).reshape(2, 3, 2)
     assert reference.evaluate(made, [a, np.asarray(1)])["out"] == a[1][1][1]
-
-
-@pytest.mark.parametrize(
-    ("write", "words"),
-    [
-        (lambda a, i: xp.sum(a, axis=-1)[0][i], r"1 indices of a value of shape \(\)"),
-        (lambda a, i: a[[0], i, [1]], r"3 indices of a value of shape \(4, 3\)"),
-        (lambda a, i: a[4], "index 4 .* expected -4 to 3"),
-        (lambda a, i: a[a[0]], r"indexed by float64 \(3,\), expected ints"),
-        (lambda a, i: a[True], "indexed by a bool"),
-        (lambda a, i: a[i : i + 2], r"take .* by start \+ arange\(count\)"),
-        (lambda a, i: a[..., 0, ...], "indexed by 2 `...`, expected one"),
-        (lambda a, i: xp.reshape(a, (5, -1)), r"cannot reshape \(4, 3\)"),
-        (lambda a, i: xp.squeeze(a, 0), "squeeze of axis 0"),
-        (lambda a, i: xp.expand_dims(a, 4), "axis 4 of shape"),
-        (lambda a, i: i.T, "expected two axes"),
-        (lambda a, i: a @ i, "matmul of shapes"),
-        (lambda a, i: a @ 2.0, r"or multiply by numbers with \*"),
-        (lambda a, i: 2.0 @ a, r"or multiply by numbers with \*"),
-        (lambda a, i: xp.reshape(a, (0, 3))[i], "cannot reshape"),
-        (lambda a, i: xp.reshape(a[:0], (-1, 0)), "any extent for -1"),
-        (
-            lambda a, i: xp.zeros((0, 3))[i],
-            r"shape \(0, 3\) is indexed, but it has no rows",
-        ),
-        (lambda a, i: xp.zeros((-1,)), r"full got the shape \(-1,\), expected"),
-        (lambda a, i: xp.zeros((2.5,)), r"full got the shape \(2.5,\)"),
-        (lambda a, i: xp.arange(i), "arange got a Array, expected a Python number"),
-        (lambda a, i: xp.reshape(a, "ab"), "reshape got the shape 'ab'"),
-        (lambda a, i: xp.reshape(a, (-2, -6)), r"reshape got the shape \(-2, -6\)"),
-        (lambda a, i: xp.broadcast_to(a, None), "broadcast_to got the shape None"),
-        (lambda a, i: xp.full((2,), a), "full got a Array, expected a Python number"),
-        (lambda a, i: xp.full_like(a, "1"), "full_like got a str, expected"),
-        (lambda a, i: xp.full_like("a", 1), "full_like got a str, expected an array"),
-        (lambda a, i: xp.sum("a"), "sum got a str, expected an array"),
-        (lambda a, i: xp.reshape("a", 1), "reshape got a str, expected an array"),
-        (lambda a, i: xp.transpose("a"), "transpose got a str, expected an array"),
-        (lambda a, i: xp.squeeze("a"), "squeeze got a str, expected an array"),
-        (lambda a, i: xp.expand_dims("a", 0), "expand_dims got a str, expected an arr"),
-        (lambda a, i: xp.expand_dims(a, None), "axis None of shape"),
-    ],
-)
-def test_what_has_no_row_or_no_such_shape_is_one_sentence(write, words):
-    """The error says what was asked of which shape."""
-    with pytest.raises(KernelError, match=words):
-        kernel(write).program(A, np.asarray(0))
 
 
 def test_shapes_are_numpys():
