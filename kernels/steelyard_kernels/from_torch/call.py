@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce, wraps
@@ -47,6 +48,12 @@ class Site:
     def wide(self) -> DType:
         """The dtype that the result is computed in: halves in float32."""
         return wide(self.dtype)
+
+    @property
+    def rank(self) -> int:
+        """How many spatial axes the operation has, as its name says: `max_pool2d`."""
+        (found,) = re.findall(r"(\d)d", self.call.operation)
+        return int(found)
 
     def refusal(self, why: str) -> Unsupported:
         """Return the error that says what this call does and no kernel can."""

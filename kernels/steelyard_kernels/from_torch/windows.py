@@ -22,9 +22,9 @@ def _each(given: Any, rank: int) -> tuple[int, ...]:
     return several * (rank // len(several))
 
 
-def _counts(site: Site, rank: int) -> tuple[int, ...]:
+def _counts(site: Site) -> tuple[int, ...]:
     """Return how many windows there are along each spatial axis."""
-    return site.shape[len(site.shape) - rank :]
+    return site.shape[-site.rank :]
 
 
 def _pooled(
@@ -34,7 +34,7 @@ def _pooled(
 
     `within` has those of windows that are shorter than the others.
     """
-    counts = _counts(site, len(windows))
+    counts = _counts(site)
     ones = xp.full(x.shape[-len(windows) :], fill_value=True, dtype="bool")
     inside = windowed(ones, counts, windows)
     inside = inside if within is None else inside & within
@@ -48,13 +48,12 @@ def _largest(
 
     That is the first of equal ones, and the last NaN.
     """
-    rank = len(windows)
-    axes, plane = tuple(range(-rank, 0)), x.shape[-rank:]
+    axes, plane = tuple(range(-site.rank, 0)), x.shape[-site.rank :]
     values, inside = _pooled(site, x, windows, within)
     values = xp.where(inside, values, MONOIDS["max"].neutral(x.dtype))
     best = xp.max(values, axis=axes, keepdims=True)
     places = xp.reshape(xp.arange(prod(plane)), plane)
-    places = windowed(places, _counts(site, rank), windows)
+    places = windowed(places, _counts(site), windows)
     hits = inside & (values == best)
     found = xp.min(xp.where(hits, places, prod(plane)), axis=axes)
     if x.dtype.kind == "float":
@@ -63,27 +62,23 @@ def _largest(
     return xp.squeeze(best, axes), found
 
 
-def _windows(rank: int, size: Any, stride: Any, *rest: Any) -> list[Window]:
+def _windows(site: Site, size: Any, stride: Any, *rest: Any) -> list[Window]:
     """Return each axis's windows; without a stride they stand side by side."""
-    numbers = [_each(given, rank) for given in (size, stride or size, *rest)]
+    numbers = [_each(given, site.rank) for given in (size, stride or size, *rest)]
     return [Window(*each) for each in zip(*numbers, strict=True)]
 
 
-def _max_pool(rank: int) -> Row:
-    def row(  # noqa: PLR0917 - as ATen has them
-        site: Site,
-        x: Array,
-        size: Any,
-        stride: Any = (),
-        padding: Any = 0,
-        dilation: Any = 1,
-        ceil_mode: bool = False,
-    ) -> tuple[Array, Array]:
-        del ceil_mode  # the result's shape says as much
-        windows = _windows(rank, size, stride, padding, dilation)
-        return _largest(site, x, windows)
-
-    return row
+def _max_pool(  # noqa: PLR0917 - as ATen has them
+    site: Site,
+    x: Array,
+    size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> tuple[Array, Array]:
+    del ceil_mode  # the result's shape says as much
+    return _largest(site, x, _windows(site, size, stride, padding, dilation))
 
 
 def _mean(site: Site, total: Array, count: Array | int) -> Array:
@@ -93,31 +88,28 @@ def _mean(site: Site, total: Array, count: Array | int) -> Array:
     return found
 
 
-def _average_pool(rank: int) -> Row:
-    def row(  # noqa: PLR0917 - as ATen has them
-        site: Site,
-        x: Array,
-        size: Any,
-        stride: Any = (),
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> Array:
-        del ceil_mode
-        windows = _windows(rank, size, stride, padding)
-        values, _ = _pooled(site, converted(x, site.wide), windows)
-        total = xp.sum(values, axis=tuple(range(-rank, 0)))
-        if divisor_override:
-            return _mean(site, total, divisor_override)
-        count: Array | int = 1
-        for axis, each in enumerate(windows, -rank):
-            around = each.low if count_include_pad else 0
-            own = _lengths(each, site.shape[axis], -around, x.shape[axis] + around)
-            count = _along(own, axis) * count
-        return _mean(site, total, count)
-
-    return row
+def _average_pool(  # noqa: PLR0917 - as ATen has them
+    site: Site,
+    x: Array,
+    size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Array:
+    del ceil_mode
+    windows = _windows(site, size, stride, padding)
+    values, _ = _pooled(site, converted(x, site.wide), windows)
+    total = xp.sum(values, axis=tuple(range(-site.rank, 0)))
+    if divisor_override:
+        return _mean(site, total, divisor_override)
+    count: Array | int = 1
+    for axis, each in enumerate(windows, -site.rank):
+        around = each.low if count_include_pad else 0
+        own = _lengths(each, site.shape[axis], -around, x.shape[axis] + around)
+        count = _along(own, axis) * count
+    return _mean(site, total, count)
 
 
 def _lengths(window: Window, count: int, first: int, last: int) -> Array | int:
@@ -135,9 +127,7 @@ def _along(x: Array | int, axis: int) -> Array | int:
     return x if isinstance(x, int) else xp.reshape(x, (-1, *[1] * (-axis - 1)))
 
 
-def _parts(
-    site: Site, x: Array, rank: int
-) -> tuple[list[Window], Array | None, Array | int]:
+def _parts(site: Site, x: Array) -> tuple[list[Window], Array | None, Array | int]:
     """Return windows that are nearly equal parts of the axes, as adaptive pooling has them.
 
     And which of their elements each has, with how many these are.
@@ -145,7 +135,7 @@ def _parts(
     windows: list[Window] = []
     within: Array | None = None
     every: Array | int = 1
-    for axis, count in enumerate(_counts(site, rank), -rank):
+    for axis, count in enumerate(_counts(site), -site.rank):
         extent = x.shape[axis]
         sizes = {
             -(-(place + 1) * extent // count) - place * extent // count
@@ -158,30 +148,24 @@ def _parts(
             start = xp.floor_divide(place * extent, count)
             length = -xp.floor_divide((place + 1) * -extent, count) - start
             own = xp.arange(windows[-1].size) < xp.reshape(length, (-1, 1))
-            shape = [1] * (2 * rank)
-            shape[axis - rank], shape[axis] = own.shape
+            shape = [1] * (2 * site.rank)
+            shape[axis - site.rank], shape[axis] = own.shape
             own = xp.reshape(own, tuple(shape))
             within = own if within is None else within & own
         every = _along(length, axis) * every
     return windows, within, every
 
 
-def _adaptive_average_pool(rank: int) -> Row:
-    def row(site: Site, x: Array, _: Any) -> Array:
-        windows, within, count = _parts(site, x, rank)
-        values, inside = _pooled(site, converted(x, site.wide), windows, within)
-        values = values if within is None else xp.where(inside, values, 0)
-        return _mean(site, xp.sum(values, axis=tuple(range(-rank, 0))), count)
-
-    return row
+def _adaptive_average_pool(site: Site, x: Array, _: Any) -> Array:
+    windows, within, count = _parts(site, x)
+    values, inside = _pooled(site, converted(x, site.wide), windows, within)
+    values = values if within is None else xp.where(inside, values, 0)
+    return _mean(site, xp.sum(values, axis=tuple(range(-site.rank, 0))), count)
 
 
-def _adaptive_max_pool(rank: int) -> Row:
-    def row(site: Site, x: Array, _: Any) -> tuple[Array, Array]:
-        windows, within, _ = _parts(site, x, rank)
-        return _largest(site, x, windows, within)
-
-    return row
+def _adaptive_max_pool(site: Site, x: Array, _: Any) -> tuple[Array, Array]:
+    windows, within, _ = _parts(site, x)
+    return _largest(site, x, windows, within)
 
 
 def _nearest(site: Site, x: Array, _: Any, *scales: Any) -> Array:
@@ -215,14 +199,14 @@ def _unfolded(site: Site, x: Array, axis: int, size: int, step: int) -> Array:
 
 
 ROWS: Final[dict[str, Row]] = {
-    "_adaptive_avg_pool2d": _adaptive_average_pool(2),
-    "_adaptive_avg_pool3d": _adaptive_average_pool(3),
-    "adaptive_max_pool2d": _adaptive_max_pool(2),
-    "adaptive_max_pool3d": _adaptive_max_pool(3),
-    "avg_pool2d": _average_pool(2),
-    "avg_pool3d": _average_pool(3),
-    "max_pool2d_with_indices": _max_pool(2),
-    "max_pool3d_with_indices": _max_pool(3),
+    "_adaptive_avg_pool2d": _adaptive_average_pool,
+    "_adaptive_avg_pool3d": _adaptive_average_pool,
+    "adaptive_max_pool2d": _adaptive_max_pool,
+    "adaptive_max_pool3d": _adaptive_max_pool,
+    "avg_pool2d": _average_pool,
+    "avg_pool3d": _average_pool,
+    "max_pool2d_with_indices": _max_pool,
+    "max_pool3d_with_indices": _max_pool,
     "unfold": _unfolded,
     "upsample_nearest2d": _nearest,
 }
