@@ -80,14 +80,9 @@ def _entry(x: Array, given: Any) -> Entry | EllipsisType:
 
 def _check_known(x: Array, indices: object, place: int) -> None:
     """Raise KernelError where some of NumPy's indices lie outside of an axis."""
-    extent = x.shape[place]
     if isinstance(indices, list | np.ndarray):
         for each in np.unique(np.asarray(indices)):
-            if not -extent <= each < extent:
-                raise KernelError(
-                    f"{x.graph.kernel}: index {each} of a value of shape {x.shape}, "
-                    f"expected {-extent} to {extent - 1}; index within axis {place}."
-                )
+            views.place_in(x.graph, x.node, int(each), place)
 
 
 def _key(x: Array, entries: Sequence[Entry | EllipsisType]) -> list[Entry]:
@@ -112,8 +107,8 @@ def _key(x: Array, entries: Sequence[Entry | EllipsisType]) -> list[Entry]:
 def _row(x: Array, index: int | Array) -> Array:
     """Return x[index] along the first axis."""
     graph = x.graph
-    extent = x.shape[0] if x.shape else 0
     if isinstance(index, Array):
+        extent = x.shape[0] if x.shape else 0
         if x.shape and not extent:
             raise KernelError(
                 f"{graph.kernel}: a value of shape {x.shape} is indexed, but it has no "
@@ -121,12 +116,8 @@ def _row(x: Array, index: int | Array) -> Array:
             )
         held = views.held(graph, _from_front(x, index, 0).node, extent)
         return Array(graph, rows.row(graph, x.node, held))
-    if x.shape and not -extent <= index < extent:
-        raise KernelError(
-            f"{graph.kernel}: index {index} of a value of shape {x.shape}, expected "
-            f"{-extent} to {extent - 1}; index within its first axis."
-        )
-    constant = graph.constant(index % extent if extent else 0, dtypes.int64)
+    known = views.place_in(graph, x.node, index, 0) if x.shape else 0
+    constant = graph.constant(known, dtypes.int64)
     return Array(graph, rows.row(graph, x.node, constant))
 
 

@@ -63,15 +63,21 @@ def sliced(graph: Graph, node: Node, key: Key) -> Node:
             index.append(axis(len(kept)) * places.step + places.start)
             kept.append(len(places))
             shape.append(len(places))
-        elif -extent <= each < extent:
-            index.append(Index(each % extent))
         else:
-            raise KernelError(
-                f"{graph.kernel}: index {each} of a value of shape {node.shape}, expected "
-                f"{-extent} to {extent - 1}; index within axis {len(index)}."
-            )
+            index.append(Index(place_in(graph, node, each, len(index))))
     found = graph.view(node, tuple(index), tuple(kept))
     return graph.reshape(found, tuple(shape))
+
+
+def place_in(graph: Graph, node: Node, index: int, along: int) -> int:
+    """Return an index along an axis counted from its front; raises KernelError outside."""
+    extent = node.shape[along]
+    if not -extent <= index < extent:
+        raise KernelError(
+            f"{graph.kernel}: index {index} of a value of shape {node.shape}, expected "
+            f"{-extent} to {extent - 1}; index within axis {along}."
+        )
+    return index % extent
 
 
 def gathered(
