@@ -15,7 +15,14 @@ from steelyard_kernels.array.elementwise import bitcast
 from steelyard_kernels.array.indexing import take, take_along_axis
 from steelyard_kernels.array.moves import pad
 from steelyard_kernels.array.reductions import argmin
-from steelyard_kernels.array.shapes import asarray, integer, place_of, reshape
+from steelyard_kernels.array.shapes import (
+    arange,
+    asarray,
+    integer,
+    place_of,
+    reshape,
+    zeros,
+)
 from steelyard_kernels.array.value import Array, apply, as_array
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
@@ -160,9 +167,7 @@ def searchsorted(
         here = take(x1, place).astype(common)
         return _below(here, wanted) if side == "left" else ~_below(wanted, here)
 
-    graph = x1.graph
-    zero = graph.broadcast(graph.constant(0, dtypes.int64), x2.shape)
-    return _searched(Array(graph, zero), x1.shape[0], is_below)
+    return _searched(zeros(x2.shape, "int64"), x1.shape[0], is_below)
 
 
 def _searched(found: Array, count: int, is_below: Callable[[Array], Array]) -> Array:
@@ -184,20 +189,20 @@ def sums_at(x: Array, which: Array, extent: int) -> Array:
     too, whose axes behind are those of the sums. Values are added up in their order, by
     segments of them in the order of their places.
     """
-    graph, axis = x.graph, which.ndim - 1
+    axis = which.ndim - 1
     which = which.astype("int32")
     order = _order(which, axis, descending=False)
     ordered = _kept(take_along_axis(which, order, axis=axis))
-    row = Array(graph, graph.arange(extent + 1, dtypes.int32))
-    zero = graph.constant(0, dtypes.int32)
+    row = arange(extent + 1, dtype="int32")
     starts = _searched(
-        Array(graph, graph.broadcast(zero, (*which.shape[:axis], extent + 1))),
+        zeros((*which.shape[:axis], extent + 1), "int32"),
         which.shape[axis],
         lambda place: take_along_axis(ordered, place, axis=axis) < row,
     )
     order = reshape(order, (*order.shape, *(1,) * (x.ndim - which.ndim)))
     taken = take_along_axis(x, order, axis=axis)
-    return Array(graph, lines.segments(graph, taken.node, _kept(starts).node, axis))
+    found = lines.segments(x.graph, taken.node, _kept(starts).node, axis)
+    return Array(x.graph, found)
 
 
 def _kept(x: Array) -> Array:
@@ -208,11 +213,9 @@ def _kept(x: Array) -> Array:
 
 def spread(g: Array, starts: Array, count: int, axis: int) -> Array:
     """Return what each of so many values has of the segment in which it is added up."""
-    graph = g.graph
-    number = Array(graph, graph.arange(count, dtypes.int32))
-    zero = graph.constant(0, dtypes.int32)
+    number = arange(count, dtype="int32")
     row = _searched(
-        Array(graph, graph.broadcast(zero, (*starts.shape[:axis], count))),
+        zeros((*starts.shape[:axis], count), "int32"),
         starts.shape[axis],
         lambda place: take_along_axis(starts, place, axis=axis) <= number,
     )

@@ -23,7 +23,6 @@ from steelyard_kernels.array.tracing import current
 from steelyard_kernels.array.value import Array, apply, as_array
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import views
-from steelyard_kernels.expression.graph import broadcast_shape
 
 
 def permute_dims(x: Array, axes: Sequence[int]) -> Array:
@@ -61,7 +60,9 @@ def flip(x: Array, axis: int | Sequence[int] | None = None) -> Array:
     x = as_array(x, "flip")
     axes = range(x.ndim) if axis is None else _several(axis)
     places = [place_of(x, each, x.ndim) for each in axes]
-    return Array(x.graph, views.flipped(x.graph, x.node, places))
+    back = slice(None, None, -1)
+    key = tuple(back if k in places else slice(None) for k in range(x.ndim))
+    return Array(x.graph, views.sliced(x.graph, x.node, key))
 
 
 def roll(
@@ -153,15 +154,8 @@ def repeat(x: Array, repeats: int, axis: int | None = None) -> Array:
 def broadcast_arrays(*arrays: Array) -> tuple[Array, ...]:
     """Return arrays in the one shape that they broadcast to."""
     given = _all_of("broadcast_arrays", arrays)
-    shape = given[0].shape
-    for x in given[1:]:
-        joint = broadcast_shape(shape, x.shape)
-        if joint is None:
-            raise KernelError(
-                f"{x.graph.kernel}: shapes {shape} and {x.shape} do not broadcast; "
-                "aligned at the last axis, extents must be equal or 1."
-            )
-        shape = joint
+    nodes = [x.node for x in given]
+    shape = given[0].graph.joint_shape("broadcast_arrays", nodes)
     return tuple(broadcast_to(x, shape) for x in given)
 
 

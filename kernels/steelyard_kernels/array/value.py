@@ -19,6 +19,7 @@ from steelyard_kernels import dtypes
 from steelyard_kernels.array.tracing import current, number, running
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
+from steelyard_kernels.expression import views
 from steelyard_kernels.expression.expr import Constant, Node, Shape
 from steelyard_kernels.expression.graph import Graph
 
@@ -69,7 +70,14 @@ class Array:
     @property
     def T(self) -> Array:  # noqa: N802 - the array API's name
         """The array with its last two axes swapped."""
-        return Array(self.graph, self.graph.transpose(self.node))
+        if self.ndim < 2:
+            raise KernelError(
+                f"{self.graph.kernel}: transpose of shape {self.shape}, expected two axes "
+                "or more; reshape it first."
+            )
+        *outer, rows, columns = range(self.ndim)
+        order = (*outer, columns, rows)
+        return Array(self.graph, views.permuted(self.graph, self.node, order))
 
     mT = T  # noqa: N815 - the array API's name
 

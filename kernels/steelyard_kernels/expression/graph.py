@@ -74,7 +74,7 @@ class Graph:
                 f"{self.kernel}: where selects by {args[0].dtype.name}, expected bool; "
                 "compare first, for example where(x > 0, a, b)."
             )
-        shape = self._broadcast_shapes(op, args)
+        shape = self.joint_shape(op, args)
         cast = tuple([self.cast(value, common) for value in values])
         if op == "where":
             cast = (args[0], *cast)
@@ -200,18 +200,6 @@ class Graph:
             return self.reshape(node.arg, shape)
         key = (expr.Reshape, shape, node.number)
         return self.keep(key, expr.Reshape, shape, node.dtype, node)
-
-    def transpose(self, node: Node) -> Node:
-        """Return the node with its last two axes swapped."""
-        if len(node.shape) < 2:
-            raise KernelError(
-                f"{self.kernel}: transpose of shape {node.shape}, expected two axes or "
-                "more; reshape it first."
-            )
-        *outer, rows, columns = node.shape
-        last = len(outer)
-        index = (*map(axis, range(last)), axis(last + 1), axis(last))
-        return self.view(node, index, (*outer, columns, rows))
 
     def dot(self, a: Node, b: Node) -> Node:
         """Return the sum over k of a[..., k] * b[k, n], of floating values."""
@@ -367,7 +355,8 @@ class Graph:
             "cast it first with astype."
         )
 
-    def _broadcast_shapes(self, op: str, args: Sequence[Node]) -> expr.Shape:
+    def joint_shape(self, op: str, args: Sequence[Node]) -> expr.Shape:
+        """Return the shape that operands broadcast to; raises KernelError if there is none."""
         shape = args[0].shape
         for arg in args[1:]:
             if arg.shape == shape:

@@ -200,14 +200,6 @@ def _found(
     return graph.keep(key, Gather, which.shape, node.dtype, *fields)
 
 
-def flipped(graph: Graph, node: Node, axes: Sequence[int]) -> Node:
-    """Return the node with its elements along some axes in reverse order."""
-    back = slice(None, None, -1)
-    whole = range(len(node.shape))
-    key = tuple(back if place in axes else slice(None) for place in whole)
-    return sliced(graph, node, key)
-
-
 def padded(graph: Graph, node: Node, before: Shape, after: Shape) -> Node:
     """Return the node with zeros around it: so many before and after, by axis.
 
