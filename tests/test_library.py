@@ -5,8 +5,6 @@ import pytest
 
 from steelyard_kernels import KernelFunction, library
 
-RNG = np.random.default_rng(42)
-
 
 def test_every_kernel_is_exported_once():
     """The library's names are its kernels' names."""

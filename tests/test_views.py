@@ -93,35 +93,6 @@ FUNCTIONS = {  # of our namespace or NumPy's, and an array of (2, 4, 5)
 }
 
 
-TAKEN = {  # and an array of ints below 4
-    "take": (
-        lambda x, i: xp.take(x, i, axis=1),
-        lambda x, i: np.take(x, i, axis=1),
-        (3, 2),
-    ),
-    "take of a view": (
-        lambda x, i: xp.take(xp.flip(x), i, axis=-1),
-        lambda x, i: np.take(np.flip(x), i, axis=-1),
-        (6,),
-    ),
-    "take one": (
-        lambda x, i: xp.take(x * x, i, axis=2),
-        lambda x, i: np.take(x * x, i, axis=2),
-        (),
-    ),
-    "along an axis": (
-        lambda x, i: xp.take_along_axis(x, i, axis=1),
-        lambda x, i: np.take_along_axis(x, i, axis=1),
-        (2, 7, 5),
-    ),
-    "along an axis, broadcast": (
-        lambda x, i: xp.take_along_axis(x, i, axis=-1),
-        lambda x, i: np.take_along_axis(x, i, axis=-1),
-        (1, 4, 1),
-    ),
-}
-
-
 def both(name):
     """Return a function over our arrays, and what NumPy makes of X."""
     row = FUNCTIONS[name]
