@@ -15,6 +15,11 @@ from steelyard_kernels.grad import value_and_grad
 STEP = 1e-5  # of differences: they err by its square and by 1e-16 over it
 
 
+def normal(*shape, seed=1):
+    """Return normal float64 numbers."""
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
 def evaluated(function, *arrays):
     """Return what a function over arrays gives, in order, by the oracle."""
     found = reference.evaluate(kernel(function).program(*arrays), arrays)

@@ -64,33 +64,17 @@ def direct(x, w, *, stride=1, padding=0, dilation=1, groups=1):
 
 
 def scattered(x, w, *, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    """Add what each element of the array gives to every place that its window has."""
+    """Convolve elements that lie apart by windows turned around, up to its gradient's ends."""
     rank = x.ndim - 2
     how = [several(v, rank) for v in (stride, padding, output_padding, dilation)]
-    read, made = w.shape[0] // groups, w.shape[1]
-    sizes = [
-        (n - 1) * s + d * (k - 1) + 1 + more
-        for n, k, s, _, more, d in zip(x.shape[2:], w.shape[2:], *how, strict=True)
-    ]
-    found = np.zeros((x.shape[0], groups * made, *sizes))
-    for at in itertools.product(*map(range, w.shape[2:])):
-        where = (
-            ...,
-            *[
-                slice(k * d, k * d + s * (n - 1) + 1, s)
-                for k, n, s, _, _, d in zip(at, x.shape[2:], *how, strict=True)
-            ],
-        )
-        for g in range(groups):
-            mine = x[:, g * read : (g + 1) * read].astype(float)
-            weights = w[(slice(g * read, (g + 1) * read), slice(None), *at)].astype(
-                float
-            )
-            found[:, g * made : (g + 1) * made][where] += np.einsum(
-                "nc...,co->no...", mine, weights
-            )
-    inside = [slice(p, n - p) for p, n in zip(how[1], sizes, strict=True)]
-    return found[(..., *inside)]
+    apart = [(n - 1) * s + 1 for n, s in zip(x.shape[2:], how[0], strict=True)]
+    wide = np.zeros((*x.shape[:2], *apart))
+    wide[(..., *[slice(None, None, s) for s in how[0]])] = x
+    parts = np.flip(w, range(2, w.ndim)).reshape(groups, -1, *w.shape[1:])
+    turned = parts.swapaxes(1, 2).reshape(-1, parts.shape[1], *w.shape[2:])
+    ends = zip(w.shape[2:], *how[1:], strict=True)
+    pads = [(d * (k - 1) - p, d * (k - 1) - p + more) for k, p, more, d in ends]
+    return direct(wide, turned, padding=pads, dilation=dilation, groups=groups)
 
 
 FORWARD = [

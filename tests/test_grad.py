@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from gradients import check, computed, evaluated, gradients, lines
+from gradients import check, computed, evaluated, gradients, lines, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,11 +22,6 @@ STOPS = [row.name for row in TABLE if not row.gradient and row.name != "bitcast"
 POSITIVE = {"sqrt", "rsqrt", "log", "log1p", "divide", "log2", "log10", "pow", "acosh"}
 NAN, INF, LOG = math.nan, math.inf, 4 * math.log(2)
 UNIT = {"erf_inv", "asin", "acos", "atanh"}  # of numbers between -1 and 1
-
-
-def normal(*shape, seed=1):
-    """Return normal float64 numbers."""
-    return np.random.default_rng(seed).standard_normal(shape)
 
 
 def total(x):
