@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
+from steelyard_kernels.dtypes import DType
 from steelyard_kernels.from_torch.call import Row, Site, common, converted
 
 
-def _same(function: Callable[..., Array]) -> Row:
-    """Return the row of a function whose operands have the result's dtype."""
-    return lambda site, *given: function(*(converted(x, site.dtype) for x in given))
+def _of(dtype: Callable[..., DType], function: Callable[..., Array]) -> Row:
+    """Return the row of a function of operands in one dtype, of a call and of these."""
+
+    def row(site: Site, *given: Any) -> Array:
+        to = dtype(site, given)
+        return function(*(converted(x, to) for x in given))
+
+    return row
+
+
+_same = partial(_of, lambda site, _: site.dtype)
+_compared = partial(_of, lambda _, given: common(given))
+_logical = partial(_of, lambda *_: dtypes.bool_)
 
 
 def _made(function: Callable[..., Array]) -> Row:
@@ -24,21 +36,6 @@ def _made(function: Callable[..., Array]) -> Row:
         return function(converted(x, site.wide), *given, **keywords)
 
     return row
-
-
-def _compared(function: Callable[..., Array]) -> Row:
-    """Return the row of a function of operands that are promoted first."""
-
-    def row(_: Site, *given: Any) -> Array:
-        dtype = common(given)
-        return function(*(converted(x, dtype) for x in given))
-
-    return row
-
-
-def _logical(function: Callable[..., Array]) -> Row:
-    """Return the row of a function of truths."""
-    return lambda _, *given: function(*(converted(x, dtypes.bool_) for x in given))
 
 
 def _scaled(function: Callable[..., Array]) -> Row:
