@@ -482,20 +482,6 @@ def test_lists_and_arrays_of_numpy_are_constants(value):
     assert seen.tobytes() == want.tobytes()
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (np.arange(100.0), "100.* values that change 99 times, at most 64"),
-        ([[1], [2, 3]], "inhomogeneous shape"),
-        (["a"], "dtype str.* is not supported"),
-    ],
-)
-def test_other_constants_are_refused(value, words):
-    """Large ones, which are parameters, and what is no array."""
-    with pytest.raises(KernelError, match=words):
-        kernel(lambda: xp.asarray(value))()
-
-
 def test_arrays_know_their_namespace():
     """Of the standard's versions up to 2024.12."""
     made = kernel(lambda x: x.__array_namespace__(api_version="2022.12").exp(x))

@@ -180,23 +180,6 @@ def test_the_number_of_arrays_and_their_size_are_checked():
         traced(one, (2**31,))
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (lambda _: None, "output out is of type NoneType"),
-        (lambda x: {"out put": x}, "expected a Python name"),
-        (
-            lambda x: np.spacing(x) + 1,
-            "numpy.spacing was called on an array of a kernel",
-        ),
-    ],
-)
-def test_what_a_kernel_cannot_say_is_one_sentence(body, said):
-    """Not an error of NumPy's, of Python's, or of LLVM's."""
-    with pytest.raises(KernelError, match=said):
-        traced(body, (4,))
-
-
 def test_a_kernel_that_calls_itself_for_ever_is_said_to():
     """One that ends may call itself."""
 
