@@ -74,15 +74,6 @@ def _length(graph: Graph, loop: Loop) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """Iterations base, base + 1, ... of a loop, run forward."""
-
-    ends: Sequence[Node]  # the carries
-    rows: Sequence[Node]  # what they stacked
-    kept: Sequence[Node]  # the carries that are needed, stacked as each began
-
-
-@dataclass(frozen=True, slots=True)
 class _Backward:
     """A loop to go back through, and what each of its iterations passes back.
 
@@ -126,23 +117,21 @@ class _Backward:
 
     def recomputed(self, bars: Sequence[Node], segment: int) -> Passed:
         """Go back segment by segment, each run forward again before."""
-        graph, count = self.graph, self.length // segment
-        forward = self._segments(count, segment)
-        rest, base = self.length - count * segment, count * segment
-        ends = forward.ends
+        graph, needed = self.graph, self.iteration.needed
+        count, rest = divmod(self.length, segment)
+        ends, stacked, begins = self._segments(count, segment)
         given: Sequence[Node] = self._begin(bars)
         if rest:
-            first = graph.constant(base, dtypes.int64)
-            last = self._forward(rest, first, ends)
-            ends = last.ends
-            given, _ = self._back(rest, first, last.kept, given)
+            first = graph.constant(count * segment, dtypes.int64)
+            ends, kept = self._forward(rest, first, ends, needed)
+            given, _ = self._back(rest, first, kept, given)
         carries, index = graph.parameters(given)
         number = mirrored(graph, count, index)
         place = index if self.loop.reverse else number
-        begun = [row(graph, each, place) for each in forward.kept]
+        begun = [row(graph, each, place) for each in begins]
         first = self._first(number, segment)
-        again_forward = self._forward(segment, first, begun)
-        nexts, rows = self._back(segment, first, again_forward.kept, carries)
+        _, kept = self._forward(segment, first, begun, needed)
+        nexts, rows = self._back(segment, first, kept, carries)
         results = graph.loop(
             count,
             given,
@@ -153,7 +142,7 @@ class _Backward:
         )
         whole = [self._joined(node) for node in results[len(given) :]]
         found = self._cotangents(results[: len(given)], whole)
-        return Passed(found, [*ends, *forward.rows])
+        return Passed(found, [*ends, *stacked])
 
     def _begin(self, bars: Sequence[Node]) -> list[Node]:
         """Return what is handed to the last iteration; halves are summed in float32."""
@@ -189,37 +178,40 @@ class _Backward:
         """Return the rows of all segments as those of the iterations."""
         return self.graph.reshape(node, (self.length, *node.shape[2:]))
 
-    def _segments(self, count: int, segment: int) -> _Run:
-        """Run whole segments forward, and keep what each began with."""
+    def _segments(
+        self, count: int, segment: int
+    ) -> tuple[Sequence[Node], Sequence[Node], Sequence[Node]]:
+        """Run whole segments forward; return carries, rows, and what each began with."""
         graph, loop = self.graph, self.loop
         carries, index = graph.parameters(loop.inits)
-        inner = self._forward(segment, self._first(index, segment), carries, keep=False)
+        first = self._first(index, segment)
+        ends, rows = self._forward(segment, first, carries, loop.stacked)
         results = graph.loop(
             count,
             loop.inits,
             (carries, index),
-            inner.ends,
-            [*inner.rows, *carries],
+            ends,
+            [*rows, *carries],
             reverse=loop.reverse,
         )
         stacked = results[len(carries) :]
-        rows = [self._joined(node) for node in stacked[: len(inner.rows)]]
-        return _Run(results[: len(carries)], rows, stacked[len(inner.rows) :])
+        joined = [self._joined(node) for node in stacked[: len(rows)]]
+        return results[: len(carries)], joined, stacked[len(rows) :]
 
     def _forward(
-        self, length: int, first: Node, inits: Sequence[Node], *, keep: bool = True
-    ) -> _Run:
-        """Run iterations forward from the one numbered `first`.
-
-        With `keep` they stack the carries that are needed instead of the rows.
-        """
+        self,
+        length: int,
+        first: Node,
+        inits: Sequence[Node],
+        stacked: Sequence[Node],
+    ) -> tuple[Sequence[Node], Sequence[Node]]:
+        """Run iterations forward from the one numbered `first`; return carries and rows."""
         graph, loop = self.graph, self.loop
         carries, index = graph.parameters(inits)
         made: dict[int, Node] = {
             old.number: new for old, new in zip(loop.carries, carries, strict=True)
         }
         made[loop.index.number] = graph.apply("add", first, index)
-        stacked = self.iteration.needed if keep else loop.stacked
         nodes = again(graph, [*loop.nexts, *stacked], made, {})
         results = graph.loop(
             length,
@@ -230,8 +222,7 @@ class _Backward:
             unroll=loop.unroll,
             reverse=loop.reverse,
         )
-        rows = results[len(carries) :]
-        return _Run(results[: len(carries)], *(((), rows) if keep else (rows, ())))
+        return results[: len(carries)], results[len(carries) :]
 
     def _back(
         self,
