@@ -32,7 +32,7 @@ TOLERANCE = {"float64": EXACT, "float32": 2e-6, "float16": 2**-10, "bfloat16": 2
 def close(found, expected):
     """Hold a result against PyTorch's: shape and dtype, integers exactly."""
     shape, dtype, kept = expected
-    assert [*found.shape] == shape
+    assert found.shape == shape
     array = np.asarray(found, dtypes.of(dtype).numpy)
     sample = np.asarray(torch_graphs.sample(array)[2])
     if dtypes.of(dtype).kind != "float":

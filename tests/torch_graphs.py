@@ -6,7 +6,7 @@ elements are kept. `torch_cases` writes the file.
 
 import json
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +41,7 @@ class Case:
 
     graph: Graph
     given: dict[str, Given]
-    results: tuple[tuple[list[int], str, list[float]], ...]
+    results: tuple[tuple[tuple[int, ...], str, tuple[float, ...]], ...]
 
     def arrays(self):
         """Return what a launch takes."""
@@ -80,79 +80,40 @@ def sample(result):
     step = max(1, len(flat) // KEPT)
     kept = flat[::step]
     wide = kept.astype(np.float64) if kept.dtype.name == "bfloat16" else kept
-    return [*result.shape], result.dtype.name, wide.tolist()
+    return tuple(result.shape), result.dtype.name, tuple(wide.tolist())
 
 
-def encoded(argument):
-    """Return an argument of a call as JSON has it."""
-    if isinstance(argument, Ref):
-        return {"ref": argument.name}
-    return [*map(encoded, argument)] if isinstance(argument, tuple) else argument
+KINDS = {each.__name__: each for each in (Call, Case, Given, Graph, GraphInput, Ref)}
+KINDS["TensorType"] = TensorType
 
 
-def decoded(argument):
+def encoded(value):
+    """Return a value as JSON has it: of these kinds the fields, by the kind's name."""
+    if type(value) in KINDS.values():
+        own = [encoded(getattr(value, field.name)) for field in fields(value)]
+        return {type(value).__name__: own}
+    if isinstance(value, dict):
+        return {key: encoded(each) for key, each in value.items()}
+    return [*map(encoded, value)] if isinstance(value, tuple) else value
+
+
+def decoded(value):
     """Return what `encoded` was given."""
-    if isinstance(argument, dict):
-        return Ref(argument["ref"])
-    return tuple(map(decoded, argument)) if isinstance(argument, list) else argument
+    if isinstance(value, dict):
+        made = {key: decoded(each) for key, each in value.items()}
+        kinds = KINDS.keys() & made
+        return KINDS[kinds.pop()](*made.popitem()[1]) if kinds else made
+    return tuple(map(decoded, value)) if isinstance(value, list) else value
 
 
 def write(cases):
     """Write cases, a line each."""
-    lines = [
-        json.dumps([case.graph.name, dumped(case)], separators=(",", ":"))
-        for case in cases
-    ]
+    lines = [json.dumps(encoded(case), separators=(",", ":")) for case in cases]
     FILE.write_text("[\n" + ",\n".join(lines) + "\n]\n")
-
-
-def dumped(case):
-    """Return a case as JSON has it."""
-    graph = case.graph
-    return {
-        "inputs": [
-            [e.name, e.type.shape, e.type.dtype, e.weight] for e in graph.inputs
-        ],
-        "calls": [
-            [
-                call.name,
-                call.operation,
-                encoded(call.args),
-                {key: encoded(each) for key, each in call.keywords.items()},
-                [e and [e.shape, e.dtype] for e in call.results],
-            ]
-            for call in graph.calls
-        ],
-        "outputs": encoded(graph.outputs),
-        "given": {k: [e.spec, e.low, e.high, e.place] for k, e in case.given.items()},
-        "results": case.results,
-    }
 
 
 def read():
     """Return the cases of the file, by name."""
-    return {name: loaded(name, found) for name, found in json.loads(FILE.read_text())}
-
-
-def loaded(name, found):
-    """Return what `dumped` was given."""
-
-    def kind(pair):
-        return pair and TensorType(tuple(pair[0]), pair[1])
-
-    inputs = [GraphInput(n, kind((s, d)), w) for n, s, d, w in found["inputs"]]
-    calls = [
-        Call(
-            n,
-            o,
-            tuple(map(decoded, args)),
-            {k: decoded(e) for k, e in named.items()},
-            tuple(map(kind, r)),
-        )
-        for n, o, args, named, r in found["calls"]
-    ]
-    graph = Graph(
-        name, tuple(inputs), tuple(calls), tuple(map(decoded, found["outputs"]))
-    )
-    given = {key: Given(*each) for key, each in found["given"].items()}
-    return Case(graph, given, tuple(tuple(each) for each in found["results"]))
+    return {
+        case.graph.name: case for case in map(decoded, json.loads(FILE.read_text()))
+    }
