@@ -80,6 +80,22 @@ def clip(x: Array, min: Operand | None = None, max: Operand | None = None) -> Ar
     return x if max is None else apply("minimum", x, max)
 
 
+def truncated(a: Array, b: Array) -> Array:
+    """Return a / b of integers, rounded to zero; b is not 0."""
+    whole = apply("floor_divide", a, b)
+    if not whole.dtype.signed:
+        return whole
+    below = ((a < 0) != (b < 0)) & (whole * b != a)
+    return whole + below.astype(whole.dtype)
+
+
+def truncated_rest(a: Array, b: Array) -> Array:
+    """Return what a division that is rounded to zero leaves; of integers by 0 it is a."""
+    if a.dtype.kind == "float":
+        return apply("copysign", apply("remainder", abs(a), abs(b)), a)
+    return a - truncated(a, b) * b
+
+
 def logical_xor(a: Operand, b: Operand) -> Array:
     """Return a or b of booleans, not both."""
     return _logical("xor", a, b)

@@ -134,14 +134,20 @@ def _key(x: Array) -> Array:
     wanted = dtypes.int64 if dtype.bytes == 8 else dtypes.int32
     if dtype.kind == "float":
         wide = x if dtype.bytes == 8 else x.astype("float32")
-        bits = bitcast(wide, wanted)
-        turned = apply("bitwise_xor", bits, int(wanted.largest))
-        x = apply("where", bits < 0, turned, bits)
-        x = apply("where", wide == 0, 0, x, first=1)
+        x = apply("where", wide == 0, 0, ranked(wide), first=1)
         return apply("where", wide != wide, int(wanted.largest), x, first=1)  # noqa: PLR0124 - NaN
     if dtype.bytes < wanted.bytes or dtype.signed:
         return x.astype(wanted)
     return apply("bitwise_xor", bitcast(x, wanted), int(wanted.smallest))
+
+
+def ranked(x: Array) -> Array:
+    """Return integers in the total order of floats: -NaN, ..., -0, 0, ..., NaN."""
+    wanted = dtypes.int64 if x.dtype.bytes == 8 else dtypes.int32
+    wide = x if x.dtype.bytes == 8 else x.astype("float32")  # NaN keeps its sign
+    bits = bitcast(wide, wanted)
+    turned = apply("bitwise_xor", bits, int(wanted.largest))
+    return apply("where", bits < 0, turned, bits)
 
 
 def searchsorted(

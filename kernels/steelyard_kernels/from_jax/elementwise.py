@@ -11,6 +11,8 @@ import numpy as np
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
+from steelyard_kernels.array.elementwise import truncated, truncated_rest
+from steelyard_kernels.array.lines import ranked
 from steelyard_kernels.array.value import apply
 from steelyard_kernels.from_jax.equation import Equation, Rule, calling
 from steelyard_kernels.from_jax.values import Stack, Value, array, element, words
@@ -41,12 +43,9 @@ def _by_bits(function: Callable[..., Array]) -> Rule:
 
 def _ranked(x: Array) -> Array:
     """Return integers in the total order of numbers."""
-    if x.dtype.kind != "float":
-        return xp.astype(x, "int32") if x.dtype is dtypes.bool_ else x
-    wide = x if x.dtype.bytes > 2 else xp.astype(x, "float32")  # NaN keeps its sign
-    bits = xp.bitcast(wide, "int64" if wide.dtype.bytes == 8 else "int32")
-    largest = dtypes.of(bits.dtype.name).largest
-    return xp.where(bits < 0, xp.bitwise_xor(bits, int(largest)), bits)
+    if x.dtype.kind == "float":
+        return ranked(x)
+    return xp.astype(x, "int32") if x.dtype is dtypes.bool_ else x
 
 
 def _reduced_precision(equation: Equation) -> Value:
@@ -117,24 +116,11 @@ def _extreme(function: Callable[..., Array], of_booleans: Callable[..., Array]) 
 
 
 def _divide(equation: Equation) -> Value:
-    a, b = equation.arrays()
-    return xp.divide(a, b) if a.dtype.kind == "float" else _quotient(a, b)
-
-
-def _remainder(equation: Equation) -> Value:
+    """Return a quotient, of integers by zero all bits set, as XLA has it."""
     a, b = equation.arrays()
     if a.dtype.kind == "float":
-        return xp.copysign(xp.remainder(xp.abs(a), xp.abs(b)), a)  # truncated
-    return a - _quotient(a, b) * b
-
-
-def _quotient(a: Array, b: Array) -> Array:
-    """Return a / b rounded to zero, all bits set where b is zero, as XLA has it."""
-    whole = xp.floor_divide(a, b)
-    if a.dtype.signed:
-        below = xp.logical_and((a < 0) != (b < 0), whole * b != a)
-        whole = whole + xp.astype(below, a.dtype)
-    return xp.where(b == 0, ~(b * 0), whole)
+        return xp.divide(a, b)
+    return xp.where(b == 0, ~(b * 0), truncated(a, b))
 
 
 def _round(equation: Equation) -> Value:
@@ -233,7 +219,7 @@ RULES: Final[dict[str, Rule]] = {
     "population_count": _counted,
     "pow": _pow,
     "reduce_precision": _reduced_precision,
-    "rem": _remainder,
+    "rem": calling(truncated_rest),
     "round": _round,
     "select_n": select_n,
     "shift_right_arithmetic": _shifted_signed,

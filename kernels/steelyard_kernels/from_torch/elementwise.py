@@ -10,6 +10,7 @@ from typing import Any, Final
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
+from steelyard_kernels.array.elementwise import truncated, truncated_rest
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.from_torch.call import Row, Site, common, converted
 
@@ -62,16 +63,7 @@ def _divided(site: Site, a: Any, b: Any, rounding_mode: str | None = None) -> Ar
         return xp.floor_divide(left, right)
     if site.dtype.kind == "float":
         return xp.trunc(left / right) if rounding_mode else left / right
-    whole = xp.floor_divide(left, right)
-    below = xp.logical_and((left < 0) != (right < 0), whole * right != left)
-    return whole + below.astype(site.dtype)
-
-
-def _truncated_rest(site: Site, a: Any, b: Any) -> Array:
-    left, right = (converted(x, site.dtype) for x in (a, b))
-    if site.dtype.kind == "float":
-        return xp.copysign(xp.remainder(xp.abs(left), xp.abs(right)), left)
-    return left - _divided(site, left, right, "trunc") * right
+    return truncated(left, right)
 
 
 def _power(site: Site, base: Any, exponent: Any) -> Array:
@@ -173,7 +165,7 @@ ROWS: Final[dict[str, Row]] = {
     "exp2": _made(lambda x: xp.pow(2.0, x)),
     "fmax": _same(_known(xp.maximum)),
     "fmin": _same(_known(xp.minimum)),
-    "fmod": _truncated_rest,
+    "fmod": _same(truncated_rest),
     "ge": _compared(xp.greater_equal),
     "gelu": _made(_gelu),
     "gt": _compared(xp.greater),
