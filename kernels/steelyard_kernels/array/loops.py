@@ -81,8 +81,9 @@ def scan(
         made.append(tree)
         return Step(returned[0], [as_array(leaf, "scan") for leaf in leaves])
 
-    looping = _Looping(graph, "scan", count, reverse=reverse, unroll=unroll)
-    carry, stacked = looping.run(init, step)
+    carry, stacked = _looped(
+        graph, "scan", count, init, step, reverse=reverse, unroll=unroll
+    )
     return carry, made[-1].unflatten(stacked)
 
 
@@ -109,8 +110,7 @@ def while_loop(
         return Step(body(carry), condition=goes_on.node)
 
     count = _count(graph, [], max_iterations)
-    looping = _Looping(graph, "while_loop", count, reverse=False, unroll=unroll)
-    return looping.run(init, step)[0]
+    return _looped(graph, "while_loop", count, init, step, unroll=unroll)[0]
 
 
 def fori_loop(
@@ -143,8 +143,7 @@ def fori_loop(
     else:
         count = graph.apply("subtract", _bound(graph, upper), first)
         count = graph.apply("maximum", count, graph.constant(0, dtypes.int64))
-    looping = _Looping(graph, "fori_loop", count, reverse=False, unroll=unroll)
-    return looping.run(init, step)[0]
+    return _looped(graph, "fori_loop", count, init, step, unroll=unroll)[0]
 
 
 def _bound(graph: Graph, bound: Array | int) -> Node:
@@ -175,104 +174,94 @@ def _check_takes(
         ) from None
 
 
-class _Looping:
-    """One call of scan or while_loop (`what`), of which errors speak."""
-
-    def __init__(
-        self,
-        graph: Graph,
-        what: str,
-        count: int | Node,
-        *,
-        reverse: bool,
-        unroll: int,
-    ) -> None:
-        if unroll not in range(MOST_UNROLL + 1):
-            raise KernelError(
-                f"{graph.kernel}: unroll of a {what} is {unroll!r}, expected an int "
-                f"from 0 to {MOST_UNROLL}; 0 lets the schedule choose."
-            )
-        self._graph = graph
-        self._what = what
-        self._count = count
-        self._reverse = reverse
-        self._unroll = int(unroll)
-
-    def run(
-        self, init: Any, step: Callable[[Any, Node], Step]
-    ) -> tuple[Any, list[Array]]:
-        """Return the carry at the end and the stacked arrays."""
-        leaves, tree = pytrees.flatten(init)
-        inits = [as_array(leaf, self._what) for leaf in leaves]
-        while True:  # ends: every turn makes a weak carry wider or strong
-            parameters = self._graph.parameters([each.node for each in inits])
-            carries = [
-                Array(self._graph, carry, each.weak)
-                for carry, each in zip(parameters[0], inits, strict=True)
-            ]
-            made = step(tree.unflatten(carries), parameters[1])
-            nexts = self._nexts(tree, made.carry)
-            grown = [self._grown(a, b) for a, b in zip(inits, nexts, strict=True)]
-            if all(a is b for a, b in zip(inits, grown, strict=True)):
-                break
-            inits = grown
-        results = self._graph.loop(
-            self._count,
-            [each.node for each in inits],
-            parameters,
-            self._fitting(tree, carries, nexts),
-            [each.node for each in made.stacked],
-            condition=made.condition,
-            unroll=self._unroll,
-            reverse=self._reverse,
+def _looped(
+    graph: Graph,
+    what: str,
+    count: int | Node,
+    init: Any,
+    step: Callable[[Any, Node], Step],
+    *,
+    reverse: bool = False,
+    unroll: int,
+) -> tuple[Any, list[Array]]:
+    """Return the carry at the end of a loop, `what` in errors, and the stacked arrays."""
+    if unroll not in range(MOST_UNROLL + 1):
+        raise KernelError(
+            f"{graph.kernel}: unroll of a {what} is {unroll!r}, expected an int "
+            f"from 0 to {MOST_UNROLL}; 0 lets the schedule choose."
         )
-        ends = [
-            Array(self._graph, node, each.weak)
-            for node, each in zip(results, inits, strict=False)
+    leaves, tree = pytrees.flatten(init)
+    inits = [as_array(leaf, what) for leaf in leaves]
+    while True:  # ends: every turn makes a weak carry wider or strong
+        parameters = graph.parameters([each.node for each in inits])
+        carries = [
+            Array(graph, carry, each.weak)
+            for carry, each in zip(parameters[0], inits, strict=True)
         ]
-        stacked = [Array(self._graph, node) for node in results[len(inits) :]]
-        return tree.unflatten(ends), stacked
+        made = step(tree.unflatten(carries), parameters[1])
+        nexts = _nexts(graph, what, tree, made.carry)
+        grown = [_grown(a, b) for a, b in zip(inits, nexts, strict=True)]
+        if all(a is b for a, b in zip(inits, grown, strict=True)):
+            break
+        inits = grown
+    results = graph.loop(
+        count,
+        [each.node for each in inits],
+        parameters,
+        _fitting(what, tree, carries, nexts),
+        [each.node for each in made.stacked],
+        condition=made.condition,
+        unroll=int(unroll),
+        reverse=reverse,
+    )
+    ends = [
+        Array(graph, node, each.weak)
+        for node, each in zip(results, inits, strict=False)
+    ]
+    stacked = [Array(graph, node) for node in results[len(inits) :]]
+    return tree.unflatten(ends), stacked
 
-    def _nexts(self, tree: Tree, carry: Any) -> list[Array]:
-        leaves, returned = pytrees.flatten(carry)
-        if returned != tree:
+
+def _nexts(graph: Graph, what: str, tree: Tree, carry: Any) -> list[Array]:
+    leaves, returned = pytrees.flatten(carry)
+    if returned != tree:
+        raise KernelError(
+            f"{graph.kernel}: the carry of a {what} begins as {tree} "
+            f"and its body returns {returned}; return the same structure."
+        )
+    return [as_array(leaf, what) for leaf in leaves]
+
+
+def _grown(init: Array, new: Array) -> Array:
+    """Return a weak init as what the body makes of it: strong, or of a wider kind."""
+    if not init.weak or (new.weak and new.dtype is init.dtype):
+        return init
+    wider = ("bool", "int", "float").index
+    if new.weak and wider(new.dtype.kind) < wider(init.dtype.kind):
+        return init
+    if wider(new.dtype.kind) < wider(init.dtype.kind):
+        return Array(init.graph, init.node)  # strong, which `_fitting` refuses
+    return Array(init.graph, init.graph.cast(init.node, new.dtype), new.weak)
+
+
+def _fitting(
+    what: str, tree: Tree, carries: Sequence[Array], nexts: Sequence[Array]
+) -> list[Node]:
+    """Return the nodes of the next carries, of the carries' shapes and dtypes."""
+    found = []
+    names = pytrees.paths(tree, "carry")
+    for name, carry, new in zip(names, carries, nexts, strict=True):
+        graph, node = carry.graph, new.node
+        if new.weak:
+            node = lift(graph, f"{name} of {what}", new, carry.dtype, strong=True)
+        if node.shape != carry.shape or node.dtype is not carry.dtype:
             raise KernelError(
-                f"{self._graph.kernel}: the carry of a {self._what} begins as {tree} "
-                f"and its body returns {returned}; return the same structure."
+                f"{graph.kernel}: {name} of a {what} begins as {carry.dtype} "
+                f"{carry.shape} and goes on as {node.dtype} {node.shape}; return what it "
+                "began as, or begin with that."
             )
-        return [as_array(leaf, self._what) for leaf in leaves]
-
-    def _grown(self, init: Array, new: Array) -> Array:
-        """Return a weak init as what the body makes of it: strong, or of a wider kind."""
-        if not init.weak or (new.weak and new.dtype is init.dtype):
-            return init
-        wider = ("bool", "int", "float").index
-        if new.weak and wider(new.dtype.kind) < wider(init.dtype.kind):
-            return init
-        if wider(new.dtype.kind) < wider(init.dtype.kind):
-            return Array(self._graph, init.node)  # strong, which `_fitting` refuses
-        node = self._graph.cast(init.node, new.dtype)
-        return Array(self._graph, node, new.weak)
-
-    def _fitting(
-        self, tree: Tree, carries: Sequence[Array], nexts: Sequence[Array]
-    ) -> list[Node]:
-        """Return the nodes of the next carries, of the carries' shapes and dtypes."""
-        found = []
-        names = pytrees.paths(tree, "carry")
-        for name, carry, new in zip(names, carries, nexts, strict=True):
-            node = new.node
-            if new.weak:
-                what = f"{name} of {self._what}"
-                node = lift(self._graph, what, new, carry.dtype, strong=True)
-            if node.shape != carry.shape or node.dtype is not carry.dtype:
-                raise KernelError(
-                    f"{self._graph.kernel}: {name} of a {self._what} begins as "
-                    f"{carry.dtype} {carry.shape} and goes on as {node.dtype} "
-                    f"{node.shape}; return what it began as, or begin with that."
-                )
-            found.append(node)
-        return found
+        found.append(node)
+    return found
 
 
 def _count(

@@ -50,22 +50,12 @@ def mirrored(graph: Graph, length: int | Node, index: Node) -> Node:
     return graph.apply("subtract", graph.constant(length - 1, index.dtype), index)
 
 
-def iteration(
-    reverse: Reverse,
-    loop: expr.Loop,
-    bars: Sequence[Node | None],
-    asked: AbstractSet[int],
-) -> Iteration:
-    """Return what an iteration passes back, given which results have cotangents.
+@dataclass(slots=True)
+class Body:
+    """A loop's body, given which results have cotangents.
 
     `asked` are the nodes outside of the loop that are to have one.
     """
-    return _Body(reverse, loop, bars, asked).passed()
-
-
-@dataclass(slots=True)
-class _Body:
-    """A loop's body, and what is asked of it."""
 
     reverse: Reverse
     loop: expr.Loop
@@ -74,7 +64,10 @@ class _Body:
     _after: dict[int, expr.Input] = field(default_factory=dict)
 
     def passed(self) -> Iteration:
-        """Return the iteration once no more carries turn out to have a cotangent."""
+        """Return what an iteration passes back.
+
+        It is that once no more carries turn out to have a cotangent.
+        """
         loop = self.loop
         carries = self._varied_carries()
         free = [node for node in loop.free if node.number in self.asked]

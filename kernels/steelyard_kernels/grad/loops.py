@@ -24,7 +24,7 @@ from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Loop, Node
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.rows import row
-from steelyard_kernels.grad.iteration import Iteration, iteration, mirrored, zeros
+from steelyard_kernels.grad.iteration import Body, Iteration, mirrored, zeros
 from steelyard_kernels.grad.reverse import Passed, Reverse, again
 
 
@@ -43,9 +43,8 @@ def passed(
     if length == 0:
         pairs = zip(loop.inits, bars, strict=False)
         return Passed([(init, bar) for init, bar in pairs if bar is not None], ())
-    backward = _Backward(
-        reverse.graph, loop, length, iteration(reverse, loop, bars, asked)
-    )
+    iteration = Body(reverse, loop, bars, asked).passed()
+    backward = _Backward(reverse.graph, loop, length, iteration)
     if not backward.iteration.roots:
         return Passed([], ())
     inits = [
