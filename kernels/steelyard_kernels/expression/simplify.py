@@ -115,10 +115,15 @@ def _without_bits(program: Program) -> Program:
 
 def _below(node: Node) -> Node:
     """Return what a cast converts, whatever it was broadcast to in between."""
-    (below,) = expr.operands(node)
-    while isinstance(below, expr.Broadcast):
-        below = below.arg
-    return below
+    (arg,) = expr.operands(node)
+    return _unspread(arg)
+
+
+def _unspread(node: Node) -> Node:
+    """Return a node, or what is broadcast to it."""
+    while isinstance(node, expr.Broadcast):
+        node = node.arg
+    return node
 
 
 def _exact_casts(program: Program) -> set[int]:
@@ -225,13 +230,6 @@ def _halves(node: Node, used: Mapping[int, int]) -> list[Node]:
     halves = [each.arg for each in below if isinstance(each, expr.Cast)]
     alike = [each.dtype for each in halves] == [node.dtype] * len(below)
     return halves if alike and used[total.number] == 1 else []
-
-
-def _unspread(node: Node) -> Node:
-    """Return a node, or what is broadcast to it."""
-    while isinstance(node, expr.Broadcast):
-        node = node.arg
-    return node
 
 
 def lean(program: Program) -> Program:

@@ -65,7 +65,7 @@ def vjp(
     reverse = Reverse(graph, memory, loops.passed)
     adjoint = reverse.adjoint([o.node for o in outs], seeds, inputs)
     cotangents = [
-        zeros(graph, node) if bar is None else bar
+        zeros(graph, node, bar)
         for node, bar in zip(inputs, adjoint.cotangents, strict=True)
     ]
     made = {o.number: n.node for o, n in zip(inputs, given, strict=True)}

@@ -39,11 +39,6 @@ class Iteration:
         return [*self.before, *(n for _, n in self.sums), *(n for _, n in self.rows)]
 
 
-def row_place(graph: Graph, loop: expr.Loop, index: Node) -> Node:
-    """Return the row that the iteration of an index stacks in."""
-    return mirrored(graph, loop.length, index) if loop.reverse else index
-
-
 def mirrored(graph: Graph, length: int | Node, index: Node) -> Node:
     """Return length - 1 - index."""
     assert isinstance(length, int)
@@ -87,7 +82,8 @@ class Body:
                 break
             live = grown
         of = {n.number: bar for n, bar in zip(wanted, found, strict=True)}
-        before = tuple(self._or_zero(of, loop.carries[place]) for place in live)
+        graph, changed = self.reverse.graph, [loop.carries[place] for place in live]
+        before = tuple(zeros(graph, each, of[each.number]) for each in changed)
         sums = _reached((node, of[node.number]) for node in free)
         read = _reached((row.arg, of[row.number]) for row in rows)
         after = tuple(self._after[place] for place in live)
@@ -140,7 +136,8 @@ class Body:
                 self._after[place] = stand_in
         roots = [loop.nexts[place] for place in live]
         seeds: list[Node] = [self._after[place] for place in live]
-        here = row_place(graph, loop, loop.index)
+        here: Node = loop.index  # where an iteration stacks
+        here = mirrored(graph, loop.length, here) if loop.reverse else here
         pairs = zip(loop.stacked, self.bars[len(loop.nexts) :], strict=True)
         for node, bar in pairs:
             if bar is not None:
@@ -159,10 +156,6 @@ class Body:
                 "columns of it in the scan's carry."
             ) from None
 
-    def _or_zero(self, of: dict[int, Node | None], carry: expr.Parameter) -> Node:
-        bar = of[carry.number]
-        return zeros(self.reverse.graph, carry) if bar is None else bar
-
     def _needed(self, roots: Sequence[Node]) -> tuple[expr.Parameter, ...]:
         """Return the carries that the roots read."""
         loop = self.loop
@@ -172,8 +165,10 @@ class Body:
         return tuple(carry for carry in loop.carries if carry.number in read)
 
 
-def zeros(graph: Graph, like: Node) -> Node:
-    """Return zeros of a node's shape and dtype."""
+def zeros(graph: Graph, like: Node, bar: Node | None = None) -> Node:
+    """Return a node's cotangent: zeros of its shape and dtype where there is none."""
+    if bar is not None:
+        return bar
     return graph.broadcast(graph.constant(0, like.dtype), like.shape)
 
 

@@ -48,7 +48,7 @@ def passed(
     if not backward.iteration.roots:
         return Passed([], ())
     inits = [
-        zeros(reverse.graph, loop.inits[place]) if (bar := bars[place]) is None else bar
+        zeros(reverse.graph, loop.inits[place], bars[place])
         for place in backward.iteration.places
     ]
     segment = backward.segment(reverse.memory)

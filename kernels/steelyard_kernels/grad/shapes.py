@@ -12,7 +12,6 @@ from steelyard_kernels.array import Array, lines
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import expr
 from steelyard_kernels.expression.expr import Node
-from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.expression.indices import Index, Part, axis, part
 from steelyard_kernels.expression.lines import along, is_order
 from steelyard_kernels.monoids import ALONG, MONOIDS
@@ -165,12 +164,10 @@ def _of_gather(g: Array, node: expr.Gather) -> tuple[Callable[[], Array], ...]:
     graph = g.graph
     whole = tuple([axis(k) if k != place else Index() for k in range(len(node.shape))])
     if node.arg.shape == node.shape and node.index == whole and is_order(node.which):
-        # Every element was taken once, and goes back to its place.
-        return (
-            lambda: xp.take_along_axis(
-                g, _inverse(graph, node.which, place), axis=place
-            ),
-        )
+        # Every element was taken once, and goes back to its place: the order's inverse.
+        which = graph.cast(node.which, dtypes.int32)
+        back = Array(graph, along(graph, "order", which, place, reverse=False))
+        return (lambda: xp.take_along_axis(g, back, axis=place),)
 
     def of_arg() -> Array:
         # As if every element of the axis had been asked for, along a new last axis.
@@ -240,14 +237,6 @@ def _varied(node: Node) -> set[int]:
 def _of_segments(g: Array, node: expr.Segments) -> tuple[Callable[[], Array], ...]:
     starts, count = Array(g.graph, node.starts), node.arg.shape[node.axis]
     return (lambda: lines.spread(g, starts, count, node.axis),)
-
-
-def _inverse(graph: Graph, which: Node, place: int) -> Array:
-    """Return where along an axis an order has each place."""
-    return Array(
-        graph,
-        along(graph, "order", graph.cast(which, dtypes.int32), place, reverse=False),
-    )
 
 
 def _of_extremes(g: Array, node: expr.Along) -> Array:
