@@ -142,7 +142,12 @@ def _key(x: Array) -> Array:
 
 
 def ranked(x: Array) -> Array:
-    """Return integers in the total order of floats: -NaN, ..., -0, 0, ..., NaN."""
+    """Return integers in the total order of floats, IEEE 754's, and others as they are.
+
+    It is -NaN, ..., -0, 0, ..., NaN.
+    """
+    if x.dtype.kind != "float":
+        return x
     wanted = dtypes.int64 if x.dtype.bytes == 8 else dtypes.int32
     wide = x if x.dtype.bytes == 8 else x.astype("float32")  # NaN keeps its sign
     bits = bitcast(wide, wanted)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -18,34 +17,6 @@ from steelyard_kernels.from_jax.equation import Equation, Rule, calling
 from steelyard_kernels.from_jax.values import Stack, Value, array, element, words
 from steelyard_kernels.grad import stop_gradient
 from steelyard_kernels.ops import OPERATIONS
-
-
-def _ordered(function: Callable[..., Array]) -> Rule:
-    """Return the rule of an order, of bools too."""
-
-    def rule(equation: Equation) -> Value:
-        a, b = equation.arrays()
-        if a.dtype is dtypes.bool_:
-            a, b = (xp.astype(each, "int32") for each in (a, b))
-        return function(a, b)
-
-    return rule
-
-
-def _by_bits(function: Callable[..., Array]) -> Rule:
-    """Return the rule of the total order: -NaN, ..., -0, 0, ..., NaN; see IEEE 754."""
-
-    def rule(equation: Equation) -> Value:
-        return function(*[_ranked(each) for each in equation.arrays()])
-
-    return rule
-
-
-def _ranked(x: Array) -> Array:
-    """Return integers in the total order of numbers."""
-    if x.dtype.kind == "float":
-        return ranked(x)
-    return xp.astype(x, "int32") if x.dtype is dtypes.bool_ else x
 
 
 def _reduced_precision(equation: Equation) -> Value:
@@ -103,16 +74,6 @@ def _bits_set(x: Array) -> Array:
     x -= x >> 1 & every // 3
     x = (x & every // 5) + (x >> 2 & every // 5)
     return (x + (x >> 4) & every // 17) * (every // 255) >> 8 * (x.dtype.bytes - 1)
-
-
-def _extreme(function: Callable[..., Array], of_booleans: Callable[..., Array]) -> Rule:
-    """Return the rule of the larger or the smaller one."""
-
-    def rule(equation: Equation) -> Value:
-        a, b = equation.arrays()
-        return (of_booleans if a.dtype is dtypes.bool_ else function)(a, b)
-
-    return rule
 
 
 def _divide(equation: Equation) -> Value:
@@ -205,15 +166,11 @@ RULES: Final[dict[str, Rule]] = {
     "digamma": calling(lambda x: xp.where(x == 0, xp.nan, xp.digamma(x))),
     "div": _divide,
     "exp2": calling(lambda x: xp.pow(2.0, x)),
-    "ge": _ordered(xp.greater_equal),
-    "gt": _ordered(xp.greater),
     "integer_pow": calling(pow, "y"),
-    "le": _ordered(xp.less_equal),
-    "le_to": _by_bits(xp.less_equal),
-    "lt": _ordered(xp.less),
-    "lt_to": _by_bits(xp.less),
-    "max": _extreme(xp.maximum, xp.logical_or),
-    "min": _extreme(xp.minimum, xp.logical_and),
+    "le_to": calling(lambda a, b: ranked(a) <= ranked(b)),
+    "lt_to": calling(lambda a, b: ranked(a) < ranked(b)),
+    "max": calling(xp.maximum),
+    "min": calling(xp.minimum),
     "name": lambda equation: equation.values[0],
     "optimization_barrier": lambda equation: equation.values,
     "population_count": _counted,

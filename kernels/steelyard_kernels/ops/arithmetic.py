@@ -29,14 +29,14 @@ def _chosen(xp: Any, g: Any, chosen: Any, tied: Any) -> Any:
 
 
 def _compared(name: str, sign: str, how: str, jax: str) -> Op:
-    """Return the row of a comparison of numbers; of NaN it is false."""
+    """Return the row of a comparison; of NaN it is false."""
     order = how if how in {"eq", "ne"} else f"s{how}"
     return Op(
         name,
         2,
         f"Return a {sign} b{'; true where either is NaN' if how == 'ne' else ''}.",
         getattr(np, name),
-        ANY if how in {"eq", "ne"} else NUMBER,
+        ANY,
         "bool",
         llvm={
             "float": f"fcmp {'une' if how == 'ne' else f'o{how}'}",
@@ -97,27 +97,45 @@ ARITHMETIC: Final = (
         2,
         "Return the larger value; NaN when either is NaN.",
         np.maximum,
-        NUMBER,
+        ANY,
         gradient=(
             lambda xp, g, y, a, b: _chosen(xp, g, a >= b, a == b),
             lambda xp, g, y, a, b: _chosen(xp, g, b >= a, a == b),
         ),
         # nsz: the zeros are equal
-        llvm={"float": "nsz llvm.maximum", "int": "llvm.smax", "uint": "llvm.umax"},
-        cuda={"float": "max_nan({a}, {b})", "int": "max({a}, {b})"},
+        llvm={
+            "float": "nsz llvm.maximum",
+            "int": "llvm.smax",
+            "uint": "llvm.umax",
+            "bool": "or",
+        },
+        cuda={
+            "float": "max_nan({a}, {b})",
+            "int": "max({a}, {b})",
+            "bool": "{a} | {b}",
+        },
     ),
     Op(
         "minimum",
         2,
         "Return the smaller value; NaN when either is NaN.",
         np.minimum,
-        NUMBER,
+        ANY,
         gradient=(
             lambda xp, g, y, a, b: _chosen(xp, g, a <= b, a == b),
             lambda xp, g, y, a, b: _chosen(xp, g, b <= a, a == b),
         ),
-        llvm={"float": "nsz llvm.minimum", "int": "llvm.smin", "uint": "llvm.umin"},
-        cuda={"float": "min_nan({a}, {b})", "int": "min({a}, {b})"},
+        llvm={
+            "float": "nsz llvm.minimum",
+            "int": "llvm.smin",
+            "uint": "llvm.umin",
+            "bool": "and",
+        },
+        cuda={
+            "float": "min_nan({a}, {b})",
+            "int": "min({a}, {b})",
+            "bool": "{a} & {b}",
+        },
     ),
     Op(
         "negative",
