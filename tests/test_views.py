@@ -52,6 +52,10 @@ FUNCTIONS = {  # of our namespace or NumPy's, and an array of (2, 4, 5)
         lambda m, x: m.pad(x, ((1, 2), (0, 0), (0, 3)), value=7.0),
         lambda m, x: m.pad(x, ((1, 2), (0, 0), (0, 3)), constant_values=7),
     ),
+    "pad with less": (
+        lambda m, x: m.pad(x, ((-1, 2), (0, 0), (1, -2)), value=7.0),
+        lambda m, x: m.pad(x[1:, :, :-2], ((0, 2), (0, 0), (1, 0)), constant_values=7),
+    ),
     "pad, then cut": lambda m, x: m.pad(x, ((1, 1), (0, 0), (3, 3)))[:2, ::3, 1:],
     "sum over two": lambda m, x: m.sum(x, axis=(0, 2)),
     "mean of all": lambda m, x: m.mean(x),

@@ -132,14 +132,6 @@ def _chosen(
     return xp.where(beyond, new, old)
 
 
-def _convert(equation: Equation) -> Value:
-    """Return values in another dtype, as JAX converts them."""
-    x, to = equation.array(0), element(equation.params["new_dtype"])
-    if to is dtypes.bool_:
-        return x if x.dtype is dtypes.bool_ else xp.not_equal(x, 0)
-    return xp.astype(x, to)
-
-
 def _bitcast(equation: Equation) -> Value:
     x, to = equation.array(0), element(equation.params["new_dtype"])
     if to.bytes != x.dtype.bytes:
@@ -160,7 +152,9 @@ RULES: Final[dict[str, Rule]] = {
     "bitcast_convert_type": _bitcast,
     "clz": _zeros_ahead,
     "clamp": calling(lambda low, x, high: xp.minimum(xp.maximum(x, low), high)),
-    "convert_element_type": _convert,
+    "convert_element_type": lambda equation: xp.astype(
+        equation.array(0), element(equation.params["new_dtype"])
+    ),
     "copy": lambda equation: equation.values[0],
     "device_put": lambda equation: equation.values,
     "digamma": calling(lambda x: xp.where(x == 0, xp.nan, xp.digamma(x))),

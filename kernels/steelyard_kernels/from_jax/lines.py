@@ -42,10 +42,9 @@ def _sorted(equation: Equation) -> Sequence[Value]:
     every, axis = equation.arrays(), int(equation.params["dimension"])
     keys = every[: int(equation.params["num_keys"])]
     if len(every) == 1:
-        return (_kept(xp.sort, every[0], axis),)
+        return (xp.sort(every[0], axis=axis),)
     order: Array | None = None
-    for each in reversed(keys):  # orders are stable: the first key is the last to move
-        key = xp.astype(each, "int32") if each.dtype is dtypes.bool_ else each
+    for key in reversed(keys):  # orders are stable: the first key is the last to move
         if order is None:
             order = xp.argsort(key, axis=axis)
         else:
@@ -53,13 +52,6 @@ def _sorted(equation: Equation) -> Sequence[Value]:
             order = xp.take_along_axis(order, moved, axis=axis)
     assert order is not None
     return [xp.take_along_axis(each, order, axis=axis) for each in every]
-
-
-def _kept(function: Callable[..., Array], x: Array, axis: int) -> Array:
-    """Return what a function of numbers makes of bools too."""
-    if x.dtype is not dtypes.bool_:
-        return function(x, axis=axis)
-    return xp.not_equal(function(xp.astype(x, "int32"), axis=axis), 0)
 
 
 def _top(equation: Equation) -> Sequence[Value]:

@@ -97,8 +97,6 @@ def converted(x: Any, dtype: DType) -> Array:
     if not isinstance(x, Array):
         number = {"bool": bool, "int": int, "float": float}[dtype.kind](x)
         return xp.full((), number, dtype)
-    if dtype is dtypes.bool_:
-        return x if x.dtype is dtype else xp.not_equal(x, 0)
     return xp.astype(x, dtype)
 
 
