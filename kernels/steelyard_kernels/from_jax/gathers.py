@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from steelyard_kernels import array as xp
-from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array, lines
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.from_jax.equation import Equation, Rule
-from steelyard_kernels.from_jax.values import Value, arange, reshape
+from steelyard_kernels.from_jax.values import Value, reshape
 from steelyard_kernels.monoids import MONOIDS
 
 
@@ -59,14 +58,14 @@ def _located(x: Array, starts: Array, windows: Windows) -> tuple[Array, Array | 
 
     And which of them are of slices within it; None: all are.
     """
-    shape, flat, known = windows.shape, arange(x.graph, 1, dtypes.int64), None
+    shape, flat, known = windows.shape, xp.arange(1), None
     for axis, extent in enumerate(x.shape):
         flat = flat * extent
         own = [windows.inside[axis]] if axis in windows.inside else []
         if axis in windows.paired:
             own.append(windows.batch[windows.paired[axis]])
         for each in own:
-            count = arange(x.graph, shape[each], dtypes.int64)
+            count = xp.arange(shape[each])
             flat = flat + _spread(count, [each], shape)
         if axis in windows.words:
             start = xp.astype(starts[..., windows.words[axis]], "int64")
@@ -147,11 +146,11 @@ def scattered(equation: Equation, combine: Callable[[Array, Array], Array]) -> V
     if reduction == "sum" and size * count > lines.COMPARED:
         total = _added(x, update, flat, windows)
         return combine(x, reshape(xp.astype(total, x.dtype), x.shape))
-    own = reshape(arange(x.graph, size, dtypes.int64), (size, 1))
+    own = reshape(xp.arange(size), (size, 1))
     hits = own == reshape(flat, (1, count))
     values = reshape(update, (1, count))
     if reduction is None:
-        order = arange(x.graph, count, dtypes.int64)
+        order = xp.arange(count)
         last = xp.max(xp.where(hits, order, -1), axis=1)
         new = xp.take(reshape(update, (count,)), xp.maximum(last, 0))
         return reshape(xp.where(last < 0, xp.reshape(x, (-1,)), new), x.shape)

@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 
 from steelyard_kernels import array as xp
-from steelyard_kernels import dtypes
 from steelyard_kernels.array import Array
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Constant
@@ -22,7 +21,6 @@ from steelyard_kernels.from_jax.gathers import scattered
 from steelyard_kernels.from_jax.values import (
     Stack,
     Value,
-    arange,
     array,
     element,
     reshape,
@@ -56,11 +54,9 @@ def _reshaped(equation: Equation) -> Value:
 def _iota(equation: Equation) -> Value:
     dtype, shape = element(equation.params["dtype"]), tuple(equation.params["shape"])
     axis = equation.params["dimension"]
-    count = arange(
-        equation.graph, shape[axis], dtype if dtype.kind == "int" else dtypes.int32
-    )
+    count = xp.arange(shape[axis], dtype=dtype)
     spread = reshape(count, (shape[axis], *(1 for _ in shape[axis + 1 :])))
-    return xp.broadcast_to(xp.astype(spread, dtype), shape)
+    return xp.broadcast_to(spread, shape)
 
 
 def _pad(equation: Equation) -> Value:
@@ -141,7 +137,7 @@ def _at(
     for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         if size != x.shape[axis]:
             first = _inside(equation, start, x.shape[axis] - size + 1)
-            x = xp.take(x, arange(x.graph, size, dtypes.int64) + first, axis)
+            x = xp.take(x, xp.arange(size) + first, axis)
     return x
 
 
@@ -174,11 +170,11 @@ def _dynamic_update_slice(equation: Equation) -> Value:
         if size == extent:
             continue
         first = _inside(equation, start, extent - size + 1)
-        places = _places(equation, x, axis)
+        places = _places(x, axis)
         here = places == first
         if size > 1:
             here = xp.logical_and(places >= first, places < first + size)
-            steps = arange(equation.graph, extent, dtypes.int64) - first
+            steps = xp.arange(extent) - first
             update = xp.take(update, steps, axis)  # held within it
         mask = here if mask is None else xp.logical_and(mask, here)
     return update if mask is None else xp.where(mask, update, x)
@@ -209,18 +205,17 @@ def _scatter(combine: Callable[[Array, Array], Array]) -> Rule:
             index = xp.astype(row(indices, word), "int64")
             if clips:
                 index = xp.minimum(xp.maximum(index, 0), extent - 1)
-            here = _places(equation, x, axis) == index
+            here = _places(x, axis) == index
             mask = here if mask is None else xp.logical_and(mask, here)
         return new if mask is None else xp.where(mask, new, x)
 
     return rule
 
 
-def _places(equation: Equation, x: Array, axis: int) -> Array:
+def _places(x: Array, axis: int) -> Array:
     """Return where along an axis each element is, to be broadcast."""
     extent = x.shape[axis]
-    place = arange(equation.graph, extent, dtypes.int64)
-    return reshape(place, (extent, *(1 for _ in x.shape[axis + 1 :])))
+    return reshape(xp.arange(extent), (extent, *(1 for _ in x.shape[axis + 1 :])))
 
 
 RULES: Final[dict[str, Rule]] = {

@@ -16,14 +16,7 @@ from steelyard_kernels.array import Array
 from steelyard_kernels.expression.expr import Shape
 from steelyard_kernels.expression.graph import Graph
 from steelyard_kernels.from_jax.equation import Equation, Rule, calling
-from steelyard_kernels.from_jax.values import (
-    Stack,
-    Value,
-    arange,
-    constant,
-    reshape,
-    words,
-)
+from steelyard_kernels.from_jax.values import Stack, Value, reshape, words
 
 _PARITY: Final = 0x1BD11BDA
 _ROTATIONS: Final = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -57,16 +50,16 @@ def _drawn(equation: Equation, shape: Shape) -> tuple[Array, Array]:
     more = len(key[0].shape)
     spread = (*key[0].shape, *(1 for _ in shape)) if more else ()
     key = (reshape(key[0], spread), reshape(key[1], spread)) if more else key
-    zero = constant(equation.graph, 0, dtypes.uint32)
+    zero = xp.full((), 0, "uint32")
     return threefry(key, zero, _counts(equation.graph, shape))
 
 
 def _counts(graph: Graph, shape: Shape) -> Array:
     """Return every element's number, in order; axis by axis, so that rows have theirs."""
-    count = constant(graph, 0, dtypes.uint32)
+    count = xp.full((), 0, "uint32")
     for axis, extent in enumerate(shape):
         after = shape[axis + 1 :]
-        along = arange(graph, extent, dtypes.uint32)
+        along = Array(graph, graph.arange(extent, dtypes.uint32))
         along = reshape(along, (extent, *(1 for _ in after)))
         count = count + along * prod(after)
     return xp.broadcast_to(count, shape)
@@ -111,7 +104,7 @@ def random_split(equation: Equation) -> Value:
 
 def random_fold_in(equation: Equation) -> Value:
     """Return the key that a key and a number make."""
-    zero = constant(equation.graph, 0, dtypes.uint32)
+    zero = xp.full((), 0, "uint32")
     return Stack(threefry(words(equation.values[0]), zero, equation.array(1)))
 
 

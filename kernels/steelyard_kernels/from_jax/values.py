@@ -82,16 +82,6 @@ def storage(aval: Aval) -> Shape:
     return (*aval.shape, 2) if is_key(aval) else tuple(aval.shape)
 
 
-def constant(graph: Graph, value: Any, dtype: DType) -> Array:
-    """Return a number as a value of the kernel."""
-    return Array(graph, graph.constant(value, dtype))
-
-
-def arange(graph: Graph, extent: int, dtype: DType = dtypes.int32) -> Array:
-    """Return 0, 1, 2, ... below extent."""
-    return Array(graph, graph.arange(extent, dtype))
-
-
 def reshape(x: Array, shape: Sequence[int]) -> Array:
     """Return the elements in the same order in another shape."""
     return Array(x.graph, x.graph.reshape(x.node, tuple(shape)))
@@ -107,7 +97,7 @@ def known(graph: Graph, value: np.generic) -> Array:
     """Return a known scalar as a value of the kernel."""
     dtype = element(value.dtype)
     number = float(value) if dtype.kind == "float" else value.item()
-    return constant(graph, number, dtype)
+    return Array(graph, graph.constant(number, dtype))
 
 
 def literal(graph: Graph, value: Any) -> Value:
