@@ -16,13 +16,6 @@ def of_function(function: Callable[..., Any]) -> str:
     return re.sub(r"\W+", "_", name).strip("_") or "kernel"
 
 
-def fresh(stem: str, count: int, taken: Sequence[str]) -> list[str]:
-    """Return so many names that are not taken."""
-    while any(name.startswith(stem) for name in taken):
-        stem += "_"
-    return [f"{stem}{place}" for place in range(count)]
-
-
 def of_arguments(function: Callable[..., Any], count: int) -> list[str]:
     """Return the names of the first positional parameters, as far as they have any."""
     try:

@@ -18,6 +18,7 @@ from steelyard_kernels.from_jax.interpret import evaluate
 from steelyard_kernels.from_jax.memory import memory_type, shower, taker, traceable
 from steelyard_kernels.from_jax.values import Aval, Like, array, element, storage
 from steelyard_kernels.function import KernelFunction
+from steelyard_kernels.imported import identifier
 from steelyard_kernels.vmap import vmap
 
 Axes: TypeAlias = "int | Sequence[int | None] | None"
@@ -123,7 +124,7 @@ def translate(
         except KernelError as error:
             raise KernelError(f"{name}: {parameter}: {error}") from None
     held = tuple(traced.consts)
-    parameters += names.fresh("held", len(held), parameters)
+    parameters += [identifier(f"held{n}", parameters) for n in range(len(held))]
     run = _running(name, traced, count, parameters, [*axes, *(None for _ in held)])
     chains = {
         leaf.shape[0] for leaf, axis in zip(leaves, axes, strict=True) if axis == 0

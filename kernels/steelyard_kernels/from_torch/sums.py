@@ -103,16 +103,6 @@ def _together(site: Site, a: Array, b: Array, c: Array, *how: Any) -> Array:
     return xp.sum(factors[0] * factors[1] * factors[2], axis=tuple(over))
 
 
-_CONVOLUTIONS: Final[dict[tuple[int, bool], Callable[..., Array]]] = {
-    (1, False): xp.conv1d,
-    (2, False): xp.conv2d,
-    (3, False): xp.conv3d,
-    (1, True): xp.conv_transpose1d,
-    (2, True): xp.conv_transpose2d,
-    (3, True): xp.conv_transpose3d,
-}
-
-
 def _convolution(site: Site, x: Array, weight: Array, bias: Any, *how: Any) -> Array:
     *lists, transposed, output_padding, groups = how
     rank = weight.ndim - 2
@@ -120,8 +110,9 @@ def _convolution(site: Site, x: Array, weight: Array, bias: Any, *how: Any) -> A
     every = (each * (rank // len(each)) for each in (*lists, output_padding))
     keywords: dict[str, Any] = dict(zip(names, every, strict=False))
     given = (e if e is None else e.astype(site.wide) for e in (x, weight, bias))
-    function = _CONVOLUTIONS[rank, transposed]
-    return function(*given, groups=groups, **keywords)
+    function = getattr(xp, f"conv{'_transpose' * transposed}{rank}d")
+    found: Array = function(*given, groups=groups, **keywords)
+    return found
 
 
 def _filled(given: Sequence[Any], *defaults: Any) -> tuple[Any, ...]:
