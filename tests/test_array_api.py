@@ -304,6 +304,12 @@ MADE = {
     "clip": lambda xp: xp.clip(xp.arange(9), 2, 5),
     "argmax": lambda xp: xp.argmax(xp.reshape(xp.arange(12) % 5, (3, 4)), axis=-1),
     "argmin": lambda xp: xp.argmin(xp.reshape(xp.arange(12) % 5, (3, 4)), axis=-1),
+    **{
+        f"{name} of NaN": lambda xp, name=name: getattr(xp, name)(
+            xp.asarray([[1.0, xp.nan, 3.0, xp.nan], [4.0, 4.0, 2.0, 2.0]]), axis=-1
+        )
+        for name in ("argmax", "argmin")
+    },
     "power": lambda xp: xp.arange(9) ** 3,
     "powers": lambda xp: xp.arange(-4, 5) ** (xp.arange(9) % 4) + 3 ** xp.arange(9),
     "full": lambda xp: xp.full((2,), fill_value=7),
@@ -367,19 +373,6 @@ def test_the_default_of_floating_numbers_is_float32():
     assert {each.dtype.name for each in (single[-1], given, wide)} == {"float64"}
     assert whole.dtype == np.int64
     assert given.tolist() == wide.tolist() == [0.1, 0.2]
-
-
-def test_the_first_nan_is_the_largest_and_the_smallest():
-    """As in NumPy."""
-    x = np.array([[1.0, np.nan, 3.0, np.nan], [4.0, 4.0, 2.0, 2.0]])
-
-    @kernel
-    def places(x):
-        return xp.argmax(x, axis=-1), xp.argmin(x, axis=-1)
-
-    largest, smallest = places(x)
-    assert largest.tolist() == np.argmax(x, -1).tolist() == [1, 0]
-    assert smallest.tolist() == np.argmin(x, -1).tolist() == [1, 2]
 
 
 def test_a_product_of_a_matrix_and_itself_reads_it_at_two_places():

@@ -236,9 +236,18 @@ class RuntimeKernel(KernelFunction):
                     f"{len(axes)} axes, as its extents say; pass an array of these."
                 )
             for each, extent in zip(axes, shape, strict=False):
-                if each is not None:
-                    self._check(
-                        each, extent, name, seen.setdefault(each, (extent, name))
+                if each is None:
+                    continue
+                if extent > each.most:
+                    raise KernelError(
+                        f"{self.name}: {name} has {each.name} {extent}, at most "
+                        f"{each.most} were declared; declare more, or call it in parts."
+                    )
+                known, first = seen.setdefault(each, (extent, name))
+                if extent != known:
+                    raise KernelError(
+                        f"{self.name}: {name} has {each.name} {extent}, but {first} has "
+                        f"{known}; pass arrays of one {each.name}."
                     )
         missing = [each.name for each in self.extents if each not in seen]
         if missing:
@@ -247,17 +256,3 @@ class RuntimeKernel(KernelFunction):
                 f"{missing[0]}; pass one for each parameter."
             )
         return tuple([seen[each][0] for each in self.extents])
-
-    def _check(
-        self, of: Extent, extent: int, name: str, first: tuple[int, str]
-    ) -> None:
-        if extent > of.most:
-            raise KernelError(
-                f"{self.name}: {name} has {of.name} {extent}, at most {of.most} were "
-                "declared; declare more, or call it in parts."
-            )
-        if extent != first[0]:
-            raise KernelError(
-                f"{self.name}: {name} has {of.name} {extent}, but {first[1]} has "
-                f"{first[0]}; pass arrays of one {of.name}."
-            )
