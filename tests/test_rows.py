@@ -64,36 +64,6 @@ def test_a_row_of_a_row_lies_in_memory():
     assert reference.evaluate(made, [a, np.asarray(1)])["out"] == a[1][1][1]
 
 
-def test_shapes_are_numpys():
-    """Reshapes with a free extent, axes of one put in and taken out, transposes."""
-
-    def shaped(a):
-        b = xp.reshape(a, (2, -1, 3))
-        return (
-            b,
-            xp.transpose(b),
-            xp.squeeze(xp.expand_dims(a, -1)),
-            xp.reshape(a, -1),
-            xp.full((2, 2), 3, "int32"),
-            xp.zeros(2, "int32"),
-            xp.ones_like(a) - xp.zeros((3,), "float64"),
-        )
-
-    b = A.reshape(2, -1, 3)
-    expected = [
-        b,
-        np.swapaxes(b, 1, 2),
-        A,
-        A.ravel(),
-        np.full((2, 2), 3),
-        np.zeros(2),
-        np.ones((4, 3)),
-    ]
-    seen = reference.evaluate(kernel(shaped).program(A), [A])
-    for place, value in enumerate(expected):
-        np.testing.assert_array_equal(seen[f"out{place}"], value)
-
-
 @pytest.mark.parametrize("index", [0, 1, 3])
 def test_a_row_of_what_was_repeated_is_the_one_there_is(index):
     """An operand of one row is the same in every row, at any index of launch."""

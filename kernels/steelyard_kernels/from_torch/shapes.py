@@ -85,10 +85,9 @@ def _indexed(_: Site, x: Array, indices: Sequence[Array | None]) -> Array:
 
 
 def _gathered(_: Site, x: Array, dim: int, index: Array) -> Array:
-    for axis, extent in enumerate(index.shape):
-        if axis != dim % x.ndim:
-            x = _along(x, axis, slice(0, extent))
-    return xp.take_along_axis(x, index, axis=dim)
+    part = [slice(extent) for extent in index.shape]
+    part[dim] = slice(None)
+    return xp.take_along_axis(x[tuple(part)], index, axis=dim)
 
 
 def _in_order(

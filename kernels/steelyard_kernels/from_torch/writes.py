@@ -110,12 +110,8 @@ def _scattered(add: bool) -> Row:
         source = converted(source, site.dtype)
         if source.ndim:  # of which as much is read as there are indices
             source = source[tuple(slice(extent) for extent in index.shape)]
-        indices: list[Array | None] = []
-        for axis, extent in enumerate(index.shape):
-            line = [extent if each == axis else 1 for each in range(index.ndim)]
-            place = xp.reshape(xp.arange(extent), tuple(line))
-            own = index if axis == dim % x.ndim else place
-            indices.append(xp.broadcast_to(own, index.shape))
+        indices = xp.meshgrid(*map(xp.arange, index.shape), indexing="ij")
+        indices[dim] = index
         return _put(site, x, indices, source, add)
 
     return row
