@@ -215,6 +215,7 @@ ARRAYS = {
             "of int64 is not defined, expected int32",
         ),
         (lambda a, f: a + f, r"\(4, 3\) and \(3, 4\)"),
+        (lambda a: xp.cumulative_sum(a), "axis None of shape"),
         (lambda a: xp.sum(a, axis=(0, -2)), "name axes that there are"),
         (lambda a: xp.argmax(a, range(2)), "name an axis that there is"),
         (lambda i: [1, 2][i[0, 0]], "is no number of Python's"),

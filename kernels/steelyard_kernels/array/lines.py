@@ -47,7 +47,7 @@ def function_of(row: Line) -> Callable[..., Array]:
         include_initial: bool = False,
     ) -> Array:
         x = as_array(x, row.name)
-        place = _place(row.name, x, axis)
+        place = place_of(x, 0 if axis is None and x.ndim == 1 else axis, x.ndim)
         x = asarray(x, dtype=dtype)
         node = lines.along(x.graph, row.name, x.node, place, reverse=False)
         found = asarray(Array(x.graph, node), dtype=dtype)
@@ -59,15 +59,6 @@ def function_of(row: Line) -> Callable[..., Array]:
     function.__name__ = function.__qualname__ = row.name
     function.__doc__ = row.doc
     return function
-
-
-def _place(what: str, x: Array, axis: int | None) -> int:
-    """Return an axis counted from the front; None is that of arrays of one axis."""
-    if axis is None and x.ndim != 1:
-        raise KernelError(
-            f"{x.graph.kernel}: {what} of shape {x.shape}, expected which axis; pass axis=."
-        )
-    return place_of(x, 0 if axis is None else axis, x.ndim)
 
 
 def argsort(
