@@ -44,8 +44,17 @@ def _rotated(x: Array, distance: int) -> Array:
 
 
 def _drawn(equation: Equation, shape: Shape) -> tuple[Array, Array]:
-    """Return two words for every element of a shape, behind the axes of the keys."""
-    require_partitionable(equation)
+    """Return two words for every element of a shape, behind the axes of the keys.
+
+    Raises Unsupported where `jax_threefry_partitionable` is off.
+    """
+    import jax
+
+    config: Any = jax.config
+    if not config.jax_threefry_partitionable:
+        raise equation.refusal(
+            "draws as JAX did before 0.5; set jax_threefry_partitionable to True"
+        )
     key = words(equation.values[0])
     more = len(key[0].shape)
     spread = (*key[0].shape, *(1 for _ in shape)) if more else ()
@@ -65,17 +74,6 @@ def _counts(graph: Graph, shape: Shape) -> Array:
     return xp.broadcast_to(count, shape)
 
 
-def require_partitionable(equation: Equation) -> None:
-    """Refuse what JAX draws where `jax_threefry_partitionable` is off."""
-    import jax
-
-    config: Any = jax.config
-    if not config.jax_threefry_partitionable:
-        raise equation.refusal(
-            "draws as JAX did before 0.5; set jax_threefry_partitionable to True"
-        )
-
-
 def random_bits(equation: Equation) -> Value:
     """Return bits for a shape: 32 of both words together, or both as 64."""
     width, shape = equation.params["bit_width"], tuple(equation.params["shape"])
@@ -87,14 +85,9 @@ def random_bits(equation: Equation) -> Value:
     if width == 32:
         return xp.bitwise_xor(high, low)
     if width == 64:
-        return both(high, low)
+        upper = xp.bitwise_left_shift(xp.astype(high, "uint64"), 32)
+        return xp.bitwise_or(upper, xp.astype(low, "uint64"))
     raise equation.refusal(f"draws {width} bits each, 32 and 64 are supported")
-
-
-def both(high: Array, low: Array) -> Array:
-    """Return two words as one uint64."""
-    upper = xp.bitwise_left_shift(xp.astype(high, "uint64"), 32)
-    return xp.bitwise_or(upper, xp.astype(low, "uint64"))
 
 
 def random_split(equation: Equation) -> Value:

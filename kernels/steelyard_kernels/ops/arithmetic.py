@@ -7,7 +7,6 @@ from typing import Any, Final
 import numpy as np
 
 from steelyard_kernels.dtypes import float32, float64
-from steelyard_kernels.ir.functions import exp_log
 from steelyard_kernels.ops.row import ANY, BOOL, DIVISION, FREE, NUMBER, Cost, Op
 
 # ruff: noqa: ARG005 - all functions of a row's gradient take the same
@@ -186,7 +185,7 @@ ARITHMETIC: Final = (
         gradient=(lambda xp, g, y, x: g * (-0.5 * (y / x)),),
         cost=Cost(8, 4.0, DIVISION.narrow, DIVISION.wide),
         cuda={"float": "rsqrt{f}({a})"},
-        decompose=exp_log.rsqrt,
+        decompose=lambda x: 1.0 / x.let("sqrt"),  # each of two rounded correctly
         jax="rsqrt",
         ulps=(1.5, 1.5),
     ),

@@ -87,7 +87,7 @@ ROUNDING: Final = (
         ),
         cost=FEW,
         cuda={"float": "copysign{f}({a}, {b})"},
-        decompose=exact.copysign,
+        decompose=lambda x, y: x.signed_as(y),
     ),
     Op(
         "nextafter",

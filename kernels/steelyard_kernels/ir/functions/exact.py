@@ -46,11 +46,6 @@ def isfinite(x: Number) -> Number:
     return x == x if x.dtype.kind == "int" else abs(x) < math.inf  # noqa: PLR0124
 
 
-def copysign(x: Number, y: Number) -> Number:
-    """Return |x| with the sign of y."""
-    return x.signed_as(y)
-
-
 def nextafter(x: Number, y: Number) -> Number:
     """Return the neighbour of x on the way to y: its bits less or more one."""
     word = x.bits
@@ -59,12 +54,8 @@ def nextafter(x: Number, y: Number) -> Number:
     least = x.whole(1).bits.signed_as(y)
     value = where(x == 0.0, least, moved.bits)
     value = where(x == y, y, value)
-    return where(_are_known(x, y), value, math.nan)
-
-
-def _are_known(x: Number, y: Number) -> Number:
-    """Say whether neither is NaN."""
-    return (x == x) & (y == y)  # noqa: PLR0124
+    known = (x == x) & (y == y)  # noqa: PLR0124 - NaN
+    return where(known, value, math.nan)
 
 
 def inverses(y: Number) -> tuple[Number, Number, Number]:

@@ -1,14 +1,14 @@
-"""exp, log and rsqrt for float32 and float64, as our own polynomials.
+"""exp and log for float32 and float64, as our own polynomials.
 
 Largest errors seen in ulp, float32 on a third of all arguments against float64,
 float64 on 30 million a function against longdouble (tests hold them on a sample):
 
-              exp    log    rsqrt
-    float32   0.90   0.84   1.50
-    float64   0.89   0.87   1.50
+              exp    log
+    float32   0.90   0.84
+    float64   0.89   0.87
 
 Infinities, NaN, denormal arguments and results, overflow and underflow are those
-of IEEE 754: exp(-inf) = 0, log(0) = -inf, log(-1) = NaN, rsqrt(0) = inf.
+of IEEE 754: exp(-inf) = 0, log(0) = -inf, log(-1) = NaN.
 """
 
 from __future__ import annotations
@@ -94,11 +94,6 @@ LOG = {
         ),
     ),
 }
-
-
-def rsqrt(x: Number) -> Number:
-    """Return 1 / sqrt(x): two operations, each rounded correctly."""
-    return 1.0 / x.let("sqrt")
 
 
 def exp(x: Number, halvings: int = 0) -> Number:
