@@ -4,14 +4,17 @@ import math
 from decimal import Decimal, localcontext
 from functools import cache
 
+import gpu_cases
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import erf as erf_of_scipy
-from scipy.special import erfinv
+from scipy.special import erfinv, expit, log_expit
 
 from steelyard_device import llvm
+from steelyard_kernels import array as xp
+from steelyard_kernels import kernel, reference
 from steelyard_kernels.dtypes import (
     bfloat16,
     bool_,
@@ -428,3 +431,52 @@ def test_constants_move_and_multiply_bits_as_any_numbers_do(elementwise, by, lan
     )
     high = [(int(word) * (by % 2**32)) >> 32 for word in words]
     assert [value % 2**32 for value in seen.tolist()] == high
+
+
+TRUTHS = {  # of the oracles that are not NumPy's functions
+    "sigmoid": expit,
+    "softplus": lambda x: -log_expit(-x),
+    "erf_inv": erfinv,
+    "erf": erf_of_scipy,
+    "sinpi": lambda x: gpu_cases.turned(x.astype(np.longdouble), 0),
+    "cospi": lambda x: gpu_cases.turned(x.astype(np.longdouble), 1),
+}
+
+
+@pytest.mark.parametrize("op", TRUTHS)
+def test_the_oracle_is_right_in_float64(op):
+    """Within a few places of SciPy's and NumPy's, at zeros, ends and infinities too."""
+
+    @kernel
+    def function(x):
+        return getattr(xp, op)(x)
+
+    random = np.random.default_rng(8)
+    sizes = np.exp(random.normal(0, 4, 3000)) * random.choice([-1, 1], 3000)
+    edges = [0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-300, 0.5, 2.5, -750.0]
+    x = np.concatenate([sizes, random.uniform(-1, 1, 3000), edges])
+    (seen,) = reference.evaluate(function.program(x), [x]).values()
+    np.testing.assert_allclose(
+        seen, TRUTHS[op](x).astype(float), rtol=2e-15, atol=1e-16
+    )
+
+
+def test_angles_may_become_large_within_a_loop():
+    """The way of the large ones is a branch, taken in some of its iterations."""
+
+    @kernel
+    def waves(x):
+        def step(i, total):
+            angle = x * (i.astype("float64") + 1.0)
+            for _ in range(3):
+                angle = angle * angle
+            return total + xp.sin(angle) * xp.cos(angle)
+
+        return xp.fori_loop(0, 50, step, xp.zeros_like(x))
+
+    x = np.array([1.0, 0.5, -3.0])
+    angle = (x * np.arange(1.0, 51.0)[:, None]) ** 2
+    angle = (angle * angle) ** 2
+    assert np.sum(angle < 2.0**30) > 10 < np.sum(angle > 2.0**30)
+    want = np.sum(np.sin(angle) * np.cos(angle), axis=0)
+    np.testing.assert_allclose(waves(x), want, rtol=1e-13)
