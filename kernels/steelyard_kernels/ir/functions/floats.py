@@ -38,14 +38,12 @@ class Statements(Protocol):
 
 def _operators(op: str) -> tuple[Binary, Binary]:
     """Return an operation of two numbers, and of these exchanged."""
-    return (
-        lambda self, other: Number(
-            self.b, self.b.let(op, self.operand, self.beside(other))
-        ),
-        lambda self, other: Number(
-            self.b, self.b.let(op, self.beside(other), self.operand)
-        ),
-    )
+
+    def of_both(self: Number, other: Number | float) -> Number:
+        right = other.operand if type(other) is Number else self.beside(other)
+        return Number(self.b, self.b.let(op, self.operand, right))
+
+    return of_both, lambda self, other: self.number(other).let(op, self)
 
 
 class Number:
@@ -114,7 +112,7 @@ class Number:
 
     def let(self, op: str, *others: Number | float) -> Number:
         """Append an operation of it and others, and return the result."""
-        args = [self.beside(other) for other in others]
+        args = [x.operand if type(x) is Number else self.beside(x) for x in others]
         return Number(self.b, self.b.let(op, self.operand, *args))
 
     __add__, __radd__ = _operators("add")
