@@ -71,7 +71,6 @@ shutil.copy(Path(sys.argv[1]) / "measured.py", here)
 
 def make(folder: Path, change: float, count: int = COUNT, rounds: int = 8) -> list[str]:
     """Make the repository; return its commits, the slower ones from `PLANTED` on."""
-    (folder / "suites").mkdir(parents=True)
     paths = [ROOT / "harness", ROOT / "kernels", ROOT / "rim", *site.getsitepackages()]
     files = {
         "suites/__init__.py": "",
@@ -81,9 +80,7 @@ def make(folder: Path, change: float, count: int = COUNT, rounds: int = 8) -> li
         "asv.conf.json": json.dumps(configuration()),
         ".gitignore": ".asv/\n.steelyard/\n__pycache__/\n",
     }
-    for name, text in files.items():
-        (folder / name).write_text(text)
-    shell.git(folder, "init", "--quiet", "--initial-branch=main")
+    shell.git(shell.files(folder, files), "init")
     return [
         commit(folder, index, change if index >= PLANTED else 0.0)
         for index in range(count)

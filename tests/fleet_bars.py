@@ -54,14 +54,16 @@ def scale(b):
 
 def repository(root: Path) -> list[str]:
     """Make a project of three commits and return them."""
-    (root / "suites").mkdir(parents=True)
-    (root / "suites" / "bench_work.py").write_text(SUITE)
-    for number in range(3):
-        (root / "pyproject.toml").write_text(PROJECT.format(number))
-        text = f"def scaled(x, out):\n    out[:] = x * {number}\n"
-        (root / "work.py").write_text(text)
-        shell.commit(root, f"{number}")
-    return shell.git(root, "rev-list", "--reverse", "HEAD").split()
+
+    def made(number: int) -> str:
+        texts = {
+            "suites/bench_work.py": SUITE,
+            "pyproject.toml": PROJECT.format(number),
+            "work.py": f"def scaled(x, out):\n    out[:] = x * {number}\n",
+        }
+        return shell.commit(shell.files(root, texts), f"{number}")
+
+    return [made(number) for number in range(3)]
 
 
 def environment(root: Path, commit: str) -> float:

@@ -78,12 +78,10 @@ class World:
         self.draw = random.Random(seed)  # no secret
         self.root, self.beats = folder / "repository", folder / "beats"
         self.beats.mkdir()
-        (self.root / "suites").mkdir(parents=True)
         os.environ["STEELYARD_CACHE"] = str(folder / "cache")
         os.environ["STEELYARD_LOCK"] = str(folder / "lock")
         suite = SUITE.format(folder=str(self.beats))
-        (self.root / "suites" / "bench_slow.py").write_text(suite)
-        shell.commit(self.root)
+        shell.commit(shell.files(self.root, {"suites/bench_slow.py": suite}))
         self.servers = postgresql.serve()
         self.server = next(self.servers)
         os.environ["STEELYARD_STORE"] = self.url = self.server.url()

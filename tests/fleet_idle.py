@@ -27,6 +27,7 @@ from typing import Final
 
 import click
 import psutil
+import shell
 
 from steelyard.analyse import verdict
 from steelyard.declare import discovery
@@ -185,8 +186,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         os.environ["STEELYARD_CACHE"] = str(folder / "cache")
-        (folder / "suites").mkdir()
-        (folder / "suites" / "bench_work.py").write_text(SUITE)
+        shell.files(folder, {"suites/bench_work.py": SUITE})
         try:
             found = rounds(folder, minutes)
         finally:

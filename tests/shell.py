@@ -39,6 +39,14 @@ def git(folder, *arguments, **environment):
     return run(["git", *settings, *arguments], folder, own).stdout.strip()
 
 
+def files(folder, texts):
+    """Write texts, each named by its path in a folder; return the folder."""
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
 def commit(folder, message="one"):
     """Commit all of a folder, a repository from then on; return the commit."""
     if not (folder / ".git").exists():

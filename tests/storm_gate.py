@@ -68,16 +68,17 @@ class Shop:
         self.root = folder / "shop"
         self.temporary = folder / "tmp"
         self.store = self.root / ".steelyard" / "steelyard.db"
-        (self.root / "suites").mkdir(parents=True)
         self.temporary.mkdir()
-        (self.root / "suites" / "small.py").write_text(SUITE)
-        (self.root / ".gitignore").write_text(".steelyard\n__pycache__\n")
-        (self.root / "pyproject.toml").write_text("[tool.steelyard]\n")
+        texts = {
+            "suites/small.py": SUITE,
+            ".gitignore": ".steelyard\n__pycache__\n",
+            "pyproject.toml": "[tool.steelyard]\n",
+        }
+        shell.commit(shell.files(self.root, texts))
         self.variables = os.environ | {
             "STEELYARD_LOCK": str(folder / "lock"),
             "TMPDIR": str(self.temporary),
         }
-        shell.commit(self.root)
 
     def start(self, command: str) -> subprocess.Popen[bytes]:
         """Start a command and leave it to itself."""

@@ -52,10 +52,8 @@ globals().update(asv.families(__file__, rounds=2))
 
 def write(suites):
     """Write a suite, one that is wrong, and a short adapter to a folder."""
-    suites.mkdir(parents=True)
     texts = {"__init__": "", "tiny": SMALL, "broken": BROKEN, "asv_suite": ADAPTER}
-    for name, text in texts.items():
-        (suites / f"{name}.py").write_text(text)
+    shell.files(suites, {f"{name}.py": text for name, text in texts.items()})
 
 
 @pytest.fixture
@@ -215,7 +213,7 @@ def test_a_project_must_come_from_asv_s_environment(tmp_path, where, lazy):
     environment = tmp_path / ".asv" / "env" / "0"
     site = environment / "lib" / "python3" / "site-packages"
     late = "def f():\n    import mylib\n" if lazy else "import mylib\n"
-    for path, text in {
+    texts = {
         ".git/HEAD": "",
         "mylib.py": "",
         "bench/__init__.py": "",
@@ -223,9 +221,8 @@ def test_a_project_must_come_from_asv_s_environment(tmp_path, where, lazy):
         "bench/asv_suite.py": "",
         **({} if where == "same" else {f"{environment}/{asv.MADE}": ""}),
         **({f"{site}/mylib.py": ""} if where == "installed" else {}),
-    }.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
+    }
+    shell.files(tmp_path, texts)
     script = f"""
 import sys
 sys.path.append({str(site)!r})

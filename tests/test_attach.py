@@ -165,11 +165,8 @@ sys.exit(int(sys.argv[1]))
 @pytest.fixture
 def folder(tmp_path):
     """Return a folder with a program and a CUPTI that it launches by."""
-    (tmp_path / "cupti").mkdir()
-    (tmp_path / "cupti" / "__init__.py").touch()
-    (tmp_path / "cupti" / "cupti.py").write_text(CUPTI)
-    (tmp_path / "prog.py").write_text(PROGRAM)
-    return tmp_path
+    texts = {"cupti/__init__.py": "", "cupti/cupti.py": CUPTI, "prog.py": PROGRAM}
+    return shell.files(tmp_path, texts)
 
 
 def attach(folder, *words, **environment):
@@ -335,10 +332,12 @@ def test_a_capture_says_why_there_is_none(folder, tmp_path):
 
 def test_modules_come_from_where_python_takes_them(folder):
     """Of a script its folder, not the one that it is started in."""
-    (folder / "inner").mkdir()
-    (folder / "inner" / "own.py").write_text("print('own')\n")
-    (folder / "inner" / "prog.py").write_text("import own\nimport other\n")
-    (folder / "other.py").write_text("print('other')\n")
+    texts = {
+        "inner/own.py": "print('own')\n",
+        "inner/prog.py": "import own\nimport other\n",
+        "other.py": "print('other')\n",
+    }
+    shell.files(folder, texts)
     done = attach(folder, "--", "python", "inner/prog.py", PYTHONPATH="")
     assert (done.returncode, done.stdout) == (1, "own\n"), done.stderr
     assert "No module named 'other'" in done.stderr

@@ -258,17 +258,20 @@ def repository(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setenv("STEELYARD_LOCK", str(tmp_path / ".git" / "lock"))
-    (tmp_path / "suites").mkdir()
-    (tmp_path / "suites" / "bench_work.py").write_text(SUITE)
-    (tmp_path / ".gitignore").write_text(".steelyard\n__pycache__\n")
-    made = []
-    for at in range(3):
-        text = WORK.format(100_000 if at < 2 else 500_000)
-        broken = "raise RuntimeError\n" if at == 1 else ""
-        (tmp_path / "work.py").write_text(f"{broken}{text}# {at}\n")
-        made.append(shell.commit(tmp_path, f"change {at}"))
-    return made
+    quick, slow = WORK.format(100_000), WORK.format(500_000)
+    return changes(tmp_path, [quick, f"raise RuntimeError\n{quick}", slow])
+
+
+def changes(folder, works):
+    """Commit one work after the other, with its suite; return the commits."""
+    texts = {"suites/bench_work.py": SUITE, ".gitignore": ".steelyard\n__pycache__\n"}
+    shell.files(folder, texts)
+    return [
+        shell.commit(
+            shell.files(folder, {"work.py": f"{work}# {at}\n"}), f"change {at}"
+        )
+        for at, work in enumerate(works)
+    ]
 
 
 def test_a_repository_is_searched_from_end_to_end(repository, monkeypatch):

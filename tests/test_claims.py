@@ -402,13 +402,10 @@ def project(tmp_path, monkeypatch):
     """Work in a folder with the suite and the claims of docs/claims.md."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STEELYARD_STORE", str(tmp_path / "store.db"))
-    monkeypatch.setenv("STEELYARD_LOCK", str(tmp_path / "lock"))
-    (tmp_path / "suites").mkdir()
     (suite,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (listing,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    (tmp_path / "suites" / "doubling.py").write_text(suite)
-    (tmp_path / "claims.toml").write_text(listing + MORE)
-    return tmp_path
+    texts = {"suites/doubling.py": suite, "claims.toml": listing + MORE}
+    return shell.files(tmp_path, texts)
 
 
 def steelyard(*arguments):

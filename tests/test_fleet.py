@@ -106,7 +106,6 @@ def home(tmp_path, monkeypatch):
     user = SimpleNamespace(pw_dir=str(tmp_path), pw_name="me", pw_shell="/bin/sh")
     monkeypatch.setattr(agent, "pwd", SimpleNamespace(getpwuid=lambda _: user))
     monkeypatch.setenv("STEELYARD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("STEELYARD_LOCK", str(tmp_path / "lock"))
     return tmp_path
 
 
@@ -376,12 +375,10 @@ def summed(b):
 def repository(home):
     """Make a repository of two commits, in the folder where the command runs."""
     root = home / "repository"
-    (root / "suites").mkdir(parents=True)
-    (root / ".gitignore").write_text("__pycache__\n.steelyard\n")
+    texts = {"suites/bench_work.py": SUITE, ".gitignore": "__pycache__\n.steelyard\n"}
     for rounds in (1, 2):
-        (root / "work.py").write_text(f"ROUNDS = {rounds}\n")
-        (root / "suites" / "bench_work.py").write_text(SUITE)
-        shell.commit(root, f"rounds {rounds}")
+        texts["work.py"] = f"ROUNDS = {rounds}\n"
+        shell.commit(shell.files(root, texts), f"rounds {rounds}")
     return root
 
 

@@ -48,10 +48,8 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fleet")
     root, beats = folder / "repository", folder / "beats"
     beats.mkdir()
-    (root / "suites").mkdir(parents=True)
     text = SUITE.format(folder=str(beats)) + SEEN.format(folder=str(folder))
-    (root / "suites" / "bench_slow.py").write_text(text)
-    shell.commit(root)
+    shell.commit(shell.files(root, {"suites/bench_slow.py": text}))
     return folder
 
 
@@ -208,16 +206,8 @@ def test_equal_machines_search_commits_together(bisected, variables, address):
 @pytest.fixture
 def bisected(tmp_path):
     """Make a repository of five commits, whose fourth does three times the work."""
-    (tmp_path / "suites").mkdir()
-    (tmp_path / "suites" / "bench_work.py").write_text(test_bisect.SUITE)
-    shell.git(tmp_path, "init", "--quiet", "--initial-branch=main")
-    made = []
-    for at in range(5):
-        text = test_bisect.WORK.format(1 if at < 3 else 3)
-        (tmp_path / "work.py").write_text(f"{text}# {at}\n")
-        shell.git(tmp_path, "add", "work.py", "suites")
-        shell.git(tmp_path, "commit", "--quiet", f"-mchange {at}")
-        made.append(shell.git(tmp_path, "rev-parse", "HEAD"))
+    works = [test_bisect.WORK.format(times) for times in (1, 1, 1, 3, 3)]
+    made = test_bisect.changes(tmp_path, works)
     return tmp_path, made[0], made[-1]
 
 

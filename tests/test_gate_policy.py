@@ -283,8 +283,7 @@ def project(tmp_path, monkeypatch):
 def test_an_accepted_regression_passes_the_next_gate(project):
     """The policy is made, keeps what it had, and names the change with its codes."""
     made = last_gate(project, finding(), finding("even[n=1]", Verdict.SAME))
-    (project / "ci").mkdir()
-    (project / PATH).write_text(TEXT)
+    shell.files(project, {PATH: TEXT})
     code, said = steelyard("accept", CASE, "--reason", 'rounded "right"\nnow')
     assert (code, said.split(": ")[1].split(",")[0]) == (0, "slower")
     text = (project / PATH).read_text()
@@ -362,8 +361,7 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence(project, arguments, words
 def test_a_spoiled_policy_is_not_written_over(project):
     """Its line is told instead."""
     last_gate(project, finding())
-    (project / "ci").mkdir()
-    (project / PATH).write_text("[static")
+    shell.files(project, {PATH: "[static"})
     code, said = steelyard("accept", CASE, "--reason", "meant")
     assert (code, "cannot be read" in said) == (4, True)
     assert (project / PATH).read_text() == "[static"
@@ -372,8 +370,7 @@ def test_a_spoiled_policy_is_not_written_over(project):
 def test_a_full_disk_leaves_the_policy_as_it_was(project, monkeypatch):
     """The new one was written aside."""
     last_gate(project, finding())
-    (project / "ci").mkdir()
-    (project / PATH).write_text(TEXT)
+    shell.files(project, {PATH: TEXT})
 
     def full(_descriptor):
         raise OSError(28, "No space left on device")

@@ -47,32 +47,27 @@ version = "1"
 
 def distribution(folder, name, sources, *files, where="1"):
     """Write a project with a build backend of its own."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "pyproject.toml").write_text(PROJECT.format(name=name))
-    text = BACKEND.replace("SOURCES", repr(sources)).replace(
+    backend = BACKEND.replace("SOURCES", repr(sources)).replace(
         "NAME", repr(name.replace("-", "_"))
     )
-    (folder / "backend.py").write_text(text)
-    for file in files:
-        place = folder / sources / file
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(f"WHERE = {where!r}\n")
+    texts = {"pyproject.toml": PROJECT.format(name=name), "backend.py": backend}
+    texts |= {f"{sources}/{file}": f"WHERE = {where!r}\n" for file in files}
+    shell.files(folder, texts)
 
 
 def installed(site, name, origin, *files, editable=False, tops=""):
     """Install files as of another commit, with what an installer writes beside them."""
-    info = site / f"{name}-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
-    (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+    about = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n",
+        "RECORD": "".join(f"{file},,\n" for file in files),
+    }
     if tops:
-        (info / "top_level.txt").write_text(tops)
+        about["top_level.txt"] = tops
     if origin:
         facts = {"url": f"file://{origin}", "dir_info": {"editable": editable}}
-        (info / "direct_url.json").write_text(json.dumps(facts))
-    for file in files:
-        (site / file).parent.mkdir(parents=True, exist_ok=True)
-        (site / file).write_text("WHERE = 'installed'\n")
+        about["direct_url.json"] = json.dumps(facts)
+    shell.files(site / f"{name}-1.dist-info", about)
+    shell.files(site, dict.fromkeys(files, "WHERE = 'installed'\n"))
 
 
 @pytest.fixture

@@ -50,7 +50,6 @@ def work(x, out):
 @pytest.fixture
 def shop(project, monkeypatch):
     """Give a project whose kernel and suite are written anew by the test."""
-    monkeypatch.setenv("STEELYARD_LOCK", str(project.parent / "lock"))
     monkeypatch.setenv("PYTHONPATH", str(project / "src"), prepend=os.pathsep)
     write(project, turns=10)
     shell.commit(project, "second")
@@ -60,8 +59,8 @@ def shop(project, monkeypatch):
 def write(root, *, turns, sizes="1000"):
     """Write a kernel that does its work so many times, and a suite."""
     text = KERNEL.format(turns=turns)
-    (root / "src" / "mine" / "__init__.py").write_text(text)
-    (root / "suites" / "adding.py").write_text(SUITE.format(sizes=sizes))
+    suite = SUITE.format(sizes=sizes)
+    shell.files(root, {"src/mine/__init__.py": text, "suites/adding.py": suite})
 
 
 def steelyard(folder, *arguments):
@@ -240,9 +239,8 @@ def test_a_base_whose_suites_cannot_be_imported_gives_no_verdict(shop):
     broken.write_text(f"import nosuchmodule\n{sound}")
     git(shop, "commit", "-qam", "broken")
     broken.write_text(sound)
-    (shop / "fresh").mkdir()
     fresh = SUITE.format(sizes="500").replace("def adding", "def fresh")
-    (shop / "fresh" / "more.py").write_text(fresh)
+    shell.files(shop, {"fresh/more.py": fresh})
     code, found, document = gate(shop, "HEAD", "suites", "fresh")
     assert (code, found) == (USAGE, {})
     assert "base's own suites cannot be read" in document["problem"]["sentence"]

@@ -31,8 +31,6 @@ def adding(b, n):
 def project(tmp_path, monkeypatch):
     """Make a project whose kernel changed since its only commit, and stand in it."""
     root = tmp_path / "project"
-    (root / "src" / "mine").mkdir(parents=True)
-    (root / "suites").mkdir()
     write(root, "1", "16, 32")
     shell.commit(root, "first")
     write(root, "2", "32, 64")
@@ -48,8 +46,8 @@ def project(tmp_path, monkeypatch):
 def write(root, factor, sizes):
     """Write a kernel and a suite."""
     text = f"def work(x, out):\n    out[:] = {factor} * x\n"
-    (root / "src" / "mine" / "__init__.py").write_text(text)
-    (root / "suites" / "adding.py").write_text(SUITE.format(sizes=sizes))
+    suite = SUITE.format(sizes=sizes)
+    shell.files(root, {"src/mine/__init__.py": text, "suites/adding.py": suite})
 
 
 def homes(tmp_path):
@@ -163,10 +161,8 @@ def test_a_folder_that_is_no_repository_is_told_apart_from_a_commit_that_is_none
 def test_submodules_are_those_of_each_side(project, tmp_path):
     """Worktrees have empty folders there, so that no base could be imported."""
     inner = tmp_path / "inner"
-    inner.mkdir()
     for number in (1, 2):
-        (inner / "kernel.py").write_text(str(number))
-        shell.commit(inner)
+        shell.commit(shell.files(inner, {"kernel.py": str(number)}))
         if number == 1:
             add = ("-c", "protocol.file.allow=always", "submodule", "add", "-q")
             git(project, *add, str(inner), "lib é")
@@ -230,11 +226,9 @@ def test_a_build_is_announced(project):
 
 def test_a_library_that_is_older_than_its_source_is_named(project):
     """A forgotten `make` measures the code of before, which is the same as base's."""
-    (project / ".gitignore").write_text("*.so\n")
-    (project / "kernel.c").write_text("int one;\n")
-    for place in ("libk.so", "libs/site-packages/x.so"):
-        (project / place).parent.mkdir(parents=True, exist_ok=True)
-        (project / place).touch()
+    built = {"libk.so": "", "libs/site-packages/x.so": ""}
+    shell.files(project, {".gitignore": "*.so\n", "kernel.c": "int one;\n", **built})
+    for place in built:
         os.utime(project / place, (1, 1))
     git(project, "add", ".")
     assert worktrees.stale(project, worktrees.changed(project, "HEAD")) == (

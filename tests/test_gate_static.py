@@ -36,11 +36,10 @@ def root(tmp_path, monkeypatch):
     kernels = SimpleNamespace(compare=compare, asked=asked, answers=answers)
     monkeypatch.setitem(sys.modules, "some_kernels", kernels)
     monkeypatch.setattr(static, "COMPARE", "some_kernels:compare")
-    (tmp_path / "part" / "ci").mkdir(parents=True)
-    (tmp_path / "part" / static.FILE).write_text("old")
+    part = tmp_path / "part"
+    shell.files(part, {static.FILE: "old"})
     shell.commit(tmp_path, "old")
-    (tmp_path / "part" / static.FILE).write_text("new")
-    return tmp_path / "part"
+    return shell.files(part, {static.FILE: "new"})
 
 
 def commit(root):

@@ -70,15 +70,13 @@ def project(tmp_path):
     shutil.copy(ROOT / "ci" / "kernels.lock", home / "ci")
     (home / ".venv" / "bin").mkdir(parents=True)
     (home / ".venv" / "bin" / "steelyard").symlink_to(STEELYARD)
-    for name, text in {
+    texts = {
         "work.py": WORK,
         "suites/tiny.py": SUITE,
         "pyproject.toml": "[tool.steelyard]\n",
         ".gitignore": ".steelyard/\ngate/\n__pycache__/\n.venv/\n",
-    }.items():
-        (home / name).parent.mkdir(exist_ok=True)
-        (home / name).write_text(text)
-    shell.commit(home, "base")
+    }
+    shell.commit(shell.files(home, texts), "base")
     (home / "work.py").write_text(WORK.replace("STEPS = 1", "STEPS = 3"))
     git(home, "commit", "-am", "three times the work")
     return home

@@ -45,14 +45,13 @@ def test_an_empty_folder_gets_a_suite_that_is_found_and_right(tmp_path):
 
 def test_nothing_is_overwritten_and_a_second_time_changes_nothing(tmp_path):
     """Files of the user's are kept; the two that are added to keep what they had."""
-    for name, text in (
-        (init.SUITE, "# mine\n"),
-        (init.WORKFLOW, "# mine too\n"),
-        ("pyproject.toml", FLAT.rstrip()),
-        (".gitignore", "*.o"),
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    texts = {
+        init.SUITE: "# mine\n",
+        init.WORKFLOW: "# mine too\n",
+        "pyproject.toml": FLAT.rstrip(),
+        ".gitignore": "*.o",
+    }
+    shell.files(tmp_path, texts)
     said = started(tmp_path)
     assert (tmp_path / init.SUITE).read_text() == "# mine\n"
     assert (tmp_path / init.WORKFLOW).read_text() == "# mine too\n"

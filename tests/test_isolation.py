@@ -52,10 +52,7 @@ def temporaries(b):
 def desk(tmp_path, monkeypatch):
     """Work in a folder with a store, a lock and a suite of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("STEELYARD_LOCK", str(tmp_path / "lock"))
-    (tmp_path / "pyproject.toml").write_text("")
-    (tmp_path / "suite.py").write_text(SUITE)
-    return tmp_path
+    return shell.files(tmp_path, {"pyproject.toml": "", "suite.py": SUITE})
 
 
 def command(*arguments, code=0):
@@ -125,12 +122,11 @@ IMPORTS = {
 
 def test_what_imports_of_suites_do_stays_within_them(desk):
     """The command printed nothing, looked in another folder, or never ended."""
-    (desk / "rude").mkdir()
     (desk / "mine.py").write_text("from numpy import negative")
     for name, act in IMPORTS.items():
         suite = QUICK.replace("def quick", f"def {name}")
         text = f"from mine import negative\n{suite}\n{act}\n"
-        (desk / "rude" / f"{name}.py").write_text(text)
+        shell.files(desk, {f"rude/{name}.py": text})
     place = {"PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), "."])}
     done = program("list", "rude", folder=desk, environment=place)
     assert done.returncode == 0, done.stderr

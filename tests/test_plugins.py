@@ -91,28 +91,33 @@ def copy(b):
 """
 
 
+def about(entries):
+    """Return the files that say what is installed: a package with entry points."""
+    return {
+        "extra-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: extra\nVersion: 1\n",
+        "extra-1.0.dist-info/entry_points.txt": entries,
+    }
+
+
 @pytest.fixture
 def packaged(tmp_path):
     """Run the command line beside a package that adds one of each."""
     site = tmp_path / "site"
-    (site / "extra").mkdir(parents=True)
-    (site / "extra" / "__init__.py").touch()
-    for name, text in FILES.items():
-        (site / "extra" / f"{name}.py").write_text(textwrap.dedent(text).lstrip())
-    about = site / "extra-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: extra\nVersion: 1.0\n"
-    )
-    (about / "entry_points.txt").write_text(ENTRY_POINTS)
+    texts = {
+        f"extra/{name}.py": textwrap.dedent(text).lstrip()
+        for name, text in {"__init__": "", **FILES}.items()
+    }
+    shell.files(site, texts | about(ENTRY_POINTS))
     (tmp_path / "suite.py").write_text(SUITE)
     here = str(Path(__file__).parent)
     path = os.pathsep.join([str(site), here, *sys.path])
-    places = {"PYTHONPATH": path, "STEELYARD_LOCK": str(tmp_path / "lock")}
 
     def run(*lines, before=""):
         done = shell.python(
-            *("-c", before + SEVERAL, *lines), folder=tmp_path, check=True, **places
+            *("-c", before + SEVERAL, *lines),
+            folder=tmp_path,
+            check=True,
+            PYTHONPATH=path,
         )
         return done.stdout.split(END)
 
@@ -181,10 +186,7 @@ def test_entry_points_are_read_only_where_a_package_has_some(tmp_path):
         "'importlib.metadata' in sys.modules)"
     )
     assert shell.python("-c", script, check=True).stdout.split() == ["False"]
-    about = tmp_path / "extra-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1\n")
-    (about / "entry_points.txt").write_text("[steelyard.nobodys]\nmine = os:path\n")
+    shell.files(tmp_path, about("[steelyard.nobodys]\nmine = os:path\n"))
     script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {script}"
     done = shell.python("-c", script, check=True)
     assert done.stdout.split() == ["mine", "True"]

@@ -51,11 +51,12 @@ run.gate = gate
 @pytest.fixture
 def project(tmp_path):
     """Return a project whose gates come to what `made.json` says."""
-    (tmp_path / "suites").mkdir()
-    (tmp_path / "suites" / "tiny.py").write_text(SUITE)
-    (tmp_path / "conftest.py").write_text(MADE_UP)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nsteelyard_suites = suites\n")
-    return tmp_path
+    texts = {
+        "suites/tiny.py": SUITE,
+        "conftest.py": MADE_UP,
+        "pytest.ini": "[pytest]\nsteelyard_suites = suites\n",
+    }
+    return shell.files(tmp_path, texts)
 
 
 def gate(project, *findings, place="suites", arguments=(), **changes):

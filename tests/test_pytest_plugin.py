@@ -65,16 +65,14 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "fresh": True}
 
 def made(folder):
     """Make a project with two suites, a module of helpers and one ordinary test."""
-    for path, text in {
+    texts = {
         "pytest.ini": "[pytest]\nsteelyard_suites = suites\n",
         "suites/tiny.py": TINY,
         "suites/broken.py": BROKEN,
         "suites/helpers.py": "ROWS = 3",
         "test_ordinary.py": "def test_ordinary(): pass",
-    }.items():
-        (folder / path).parent.mkdir(exist_ok=True)
-        (folder / path).write_text(text)
-    return folder
+    }
+    return shell.files(folder, texts)
 
 
 @pytest.fixture

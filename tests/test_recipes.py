@@ -182,12 +182,14 @@ def test_services_run_the_suites_of_a_checkout(
     """Their results are in the store that a variable names."""
     monkeypatch.chdir(tmp_path)
     shell.git(tmp_path, "init", "--quiet", "--initial-branch=main")
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "benchmarks" / "bench_example.py").write_text(init.EXAMPLE)
+    shell.files(tmp_path, {"benchmarks/bench_example.py": init.EXAMPLE})
     line = measuring(name).replace(".venv/bin/", "")
     url = str(tmp_path / "results.db")
-    own = {"STEELYARD_STORE": url, "STEELYARD_LOCK": str(tmp_path / "lock")}
-    ran(f"{line} --blocks 1 --mode kernel/warm --no-check", **own, **variables)
+    ran(
+        f"{line} --blocks 1 --mode kernel/warm --no-check",
+        STEELYARD_STORE=url,
+        **variables,
+    )
     with Store.open(url) as store:
         (run,) = store.runs()
     assert run.tags == (tag,)

@@ -394,9 +394,8 @@ def delay(b):
 
 
 @pytest.fixture
-def suite(tmp_path, monkeypatch):
-    """Return a file of one native kernel, measured under a lock of its own."""
-    monkeypatch.setenv("STEELYARD_LOCK", str(tmp_path / "lock"))
+def suite(tmp_path):
+    """Return a file of one native kernel."""
     file = tmp_path / "suite.py"
     file.write_text(SUITE)
     return file
