@@ -176,15 +176,14 @@ class Sqlite(Format):
     name, sealed = "s.db", True
 
     def make(self):
-        with Store.open(str(self.path)) as store:
-            for number in range(2):
-                run = trials.run(started=f"2026-01-0{number + 1}T00:00:00", writer={})
-                uid = store.begin(run)
-                for case in ("copy[n=1]", "copy[n=2]"):
-                    for block in range(2):
-                        ticks = range(1000 + block, 1040 + block)
-                        store.add(uid, trials.trial(case, ticks, block=block))
-                store.finish(uid, "finished")
+        made = [
+            trials.trial(case, range(1000 + block, 1040 + block), block=block)
+            for case in ("copy[n=1]", "copy[n=2]")
+            for block in range(2)
+        ]
+        for number in range(2):
+            started = f"2026-01-0{number + 1}T00:00:00"
+            trials.kept(self.path, made, started=started, writer={})
         return self.path.read_bytes()
 
     def prepare(self):
@@ -505,8 +504,7 @@ class Project(Format):
     name = "pyproject.toml"
 
     def make(self):
-        with Store.open(str(self.folder / "s.db")) as store:
-            store.begin(trials.run())
+        trials.kept(self.folder / "s.db", [])
         return (
             b'[project]\nname = "x"\n[tool.steelyard]\nsuites = ["suites"]\n'
             b'store = "s.db"\nbudget = 60\nprecision = 0.5\nblocks = 4\ntimeout = 60\n'

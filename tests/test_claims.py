@@ -451,12 +451,7 @@ def test_a_stored_run_gives_every_form(project):
         *measured("double[n=1000,impl=multiply]"),
         *measured("double[n=1000,impl=multiply]", mode="latency/warm"),
     ]
-    with Store.open("store.db") as store:
-        run = trials.run()
-        store.begin(run)
-        for one in made:
-            store.add(run.uid, one)
-        store.finish(run.uid, "finished")
+    trials.kept("store.db", made)
     listed = "FAILS".lower()
     table = steelyard("claims", "--run", "@-1")
     assert table.exit_code == REGRESSION
@@ -486,13 +481,11 @@ def test_a_record_keeps_the_last_number_of_each_claim_on_each_machine(project):
     """
     for factor, cpu in ((5, "A|B"), (3, "A|B"), (4, "C"), (7, "C")):
         machine = trials.FACTS | {"identity": trials.FACTS["identity"] | {"cpu": cpu}}
-        with Store.open("store.db") as store:
-            uid = store.begin(trials.run(machine=machine))
-            for one in (
-                *measured("double[n=1000,impl=add]", factor, LEVELS[factor // 7 * 3 :]),
-                *measured("double[n=1000,impl=multiply]"),
-            ):
-                store.add(uid, one)
+        made = (
+            *measured("double[n=1000,impl=add]", factor, LEVELS[factor // 7 * 3 :]),
+            *measured("double[n=1000,impl=multiply]"),
+        )
+        trials.kept("store.db", made, machine=machine)
         steelyard("claims", "--run", "@-1", "--record", "record.md")
     record = (project / "record.md").read_text()
     lines = [line for line in record.splitlines() if line.startswith("|")][2:]

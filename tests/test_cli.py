@@ -29,6 +29,8 @@ from steelyard.report import progress
 from steelyard.store.store import Store
 from steelyard_device.cuda import Device
 
+STORE = ".steelyard/steelyard.db"
+
 SUITE = '''
 import numpy as np
 import steelyard
@@ -163,7 +165,7 @@ def error(*words, code=4):
 def test_bad_input_is_one_sentence_and_exit_code_4(desk, words, says):
     """Nothing was measured, nothing was stored, no traceback was printed."""
     assert re.search(says, error(*words))
-    assert not (desk / ".steelyard" / "steelyard.db").exists() or words[0] == "import"
+    assert not (desk / STORE).exists() or words[0] == "import"
 
 
 def test_a_run_is_stored_and_shown(desk):
@@ -174,7 +176,7 @@ def test_a_run_is_stored_and_shown(desk):
     again = steelyard("show", "base")
     assert again.splitlines()[-3:] == first.splitlines()[-3:]
     assert "finished   8 " in steelyard("show", "--runs")
-    with Store.open(str(desk / ".steelyard" / "steelyard.db")) as store:
+    with Store.open(str(desk / STORE)) as store:
         (run,) = store.runs()
         assert run.tags == ("base",)
         assert run.settings["blocks"] == 2
@@ -365,7 +367,7 @@ def test_the_password_of_a_url_is_stored_nowhere(desk, monkeypatch):
     url = "postgresql+psycopg://me:secret@host/db"
     monkeypatch.setattr("sys.argv", ["/bin/steelyard", "run", "--store", url])
     steelyard("run", "--blocks", "1")
-    with Store.open(str(desk / ".steelyard" / "steelyard.db")) as store:
+    with Store.open(str(desk / STORE)) as store:
         (only,) = store.runs()
     assert only.command == "steelyard run --store 'postgresql+psycopg://me:***@host/db'"
     assert "secret" not in (desk / "lock").read_text()
@@ -430,11 +432,10 @@ def test_two_runs_are_compared_with_what_differs_first(desk):
 
 def test_the_compilers_of_two_runs_are_named_before_all_else(desk):
     """Whatever else differs in a row may be theirs."""
-    with Store.open(str(desk / ".steelyard" / "steelyard.db")) as store:
-        for tag, compiler in (("old", "nvrtc 13.0"), ("new", "nvrtc 13.5")):
-            uid = store.begin(trials.run(tags=(tag,), settings={"seed": len(tag)}))
-            facts = {"target": "cuda:sm_90a", "compiler": compiler}
-            store.add(uid, trials.trial(facts=facts))
+    for tag, compiler in (("old", "nvrtc 13.0"), ("new", "nvrtc 13.5")):
+        facts = {"target": "cuda:sm_90a", "compiler": compiler}
+        made = [trials.trial(facts=facts)]
+        trials.kept(desk / STORE, made, tags=(tag,), settings={"seed": len(tag)})
     text = steelyard("compare", "old", "new", "--across-machines")
     assert text.index("nvrtc 13.5") < text.index("ratio")
     assert text.count("nvrtc 13.0") == 1
@@ -454,9 +455,7 @@ def test_a_run_is_held_against_a_baseline_as_it_is_measured_and_shown(desk):
     assert "| relative |" in steelyard(
         "show", "--baseline", "@-2", "--format", "markdown"
     )
-    with Store.open(str(desk / ".steelyard" / "steelyard.db")) as store:
-        uid = store.begin(trials.run(tags=("away",)))
-        store.add(uid, trials.trial("move[n=8,impl=copy]"))
+    trials.kept(desk / STORE, [trials.trial("move[n=8,impl=copy]")], tags=("away",))
     said = steelyard("show", "@-2", "--baseline", "away")
     assert "no ratios: " in said
     assert "relative" not in said
@@ -470,10 +469,7 @@ def test_a_run_is_held_against_a_baseline_as_it_is_measured_and_shown(desk):
 def test_runs_of_two_machines_are_compared_only_when_asked(desk):
     """Exit code 4, and what differs is printed all the same."""
     steelyard("run")
-    path = desk / ".steelyard" / "steelyard.db"
-    with Store.open(str(path)) as store:
-        uid = store.begin(trials.run(tags=("away",)))
-        store.add(uid, trials.trial("move[n=8,impl=copy]"))
+    trials.kept(desk / STORE, [trials.trial("move[n=8,impl=copy]")], tags=("away",))
     result = shell.command("compare", "away", "@-2", code=4)
     assert "of two machines" in result.stderr
     assert "Test CPU" in result.stdout
@@ -502,7 +498,7 @@ def test_a_run_moves_between_stores_as_a_file():
 def test_a_newer_store_is_refused_by_every_command(desk):
     """Nothing is guessed from tables of a later version."""
     steelyard("run")
-    with sqlite3.connect(desk / ".steelyard" / "steelyard.db") as connection:
+    with sqlite3.connect(desk / STORE) as connection:
         connection.execute("UPDATE steelyard_schema SET version = 9")
     connection.close()
     for words in (["run"], ["show"], ["compare", "@-1"], ["export"]):

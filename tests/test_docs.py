@@ -25,7 +25,6 @@ from steelyard.declare import claims_file, config, discovery
 from steelyard.declare.plan import Settings
 from steelyard.gate import policy_file, words
 from steelyard.measure.prepared import PreparedCase
-from steelyard.store.store import Store
 from steelyard_device import install
 
 ROOT = Path(__file__).parent.parent
@@ -258,15 +257,12 @@ def test_tables_between_markers_are_made_again(tmp_path, monkeypatch):
     command = "steelyard show readme --across impl --format markdown"
     page = f"# A page\n<!-- {command} -->\nold\n<!-- end -->\nprose\n"
     other = page.replace("show", "list")
-    with Store.open(str(tmp_path / "store.db")) as store:
-        assert TABLES.refreshed(page, "steelyard show") == (page, False)
-        assert TABLES.refreshed(other, "steelyard show") == (other, True)
-        uid = store.begin(trials.run(tags=("readme",)))
-        for impl in ("ours", "numpy"):
-            axes = {"n": 8, "impl": impl}
-            for block in range(2):
-                made = trials.trial(f"copy[n=8,impl={impl}]", axes=axes, block=block)
-                store.add(uid, made)
+    trials.kept(tmp_path / "store.db", [])
+    assert TABLES.refreshed(page, "steelyard show") == (page, False)
+    assert TABLES.refreshed(other, "steelyard show") == (other, True)
+    cases = [f"copy[n=8,impl={impl}]" for impl in ("ours", "numpy")]
+    made = [trials.trial(case, block=block) for case in cases for block in range(2)]
+    trials.kept(tmp_path / "store.db", made, tags=("readme",))
     made, done = TABLES.refreshed(page, "steelyard show")
     assert done
     assert "\n**copy[n=8] kernel/warm**\n\n| impl=numpy | impl=ours |\n" in made

@@ -11,7 +11,6 @@ from steelyard.gate import explain_gpu
 from steelyard.gate.explain import differences, ranked
 from steelyard.report import comparison
 from steelyard.report.comparison import Side
-from steelyard.store.store import Store
 
 GPU = {"multiprocessors": 108, "name": "A100", "driver": "550"}
 
@@ -137,15 +136,14 @@ def test_another_gpu_predicts_what_its_copies_take():
 def test_rows_are_named_by_case_or_by_run_and_case(tmp_path):
     """Of the latest that has the case, or of two; what names none or several is refused."""
     store = tmp_path / "s.db"
-    with Store.open(str(store)) as opened:
-        for started, cases in (("1", ("a[t=cuda:x]", "b")), ("2", ("b", "bb[n=1]"))):
-            run = trials.run(started=f"2026-01-0{started}T00:00:00", writer={})
-            uid = opened.begin(run)
-            for case in cases:
-                for block in range(2):
-                    ticks = range(1000 * int(started), 1000 * int(started) + 40)
-                    opened.add(uid, trials.trial(case, ticks, block=block))
-            opened.finish(uid, "finished")
+
+    def add(day, *cases):
+        ticks = range(1000 * day, 1000 * day + 40)
+        made = [trials.trial(case, ticks, block=n) for case in cases for n in range(2)]
+        trials.kept(store, made, started=f"2026-01-0{day}T00:00:00", writer={})
+
+    add(1, "a[t=cuda:x]", "b")
+    add(2, "b", "bb[n=1]")
 
     def explain(*words):
         done = shell.command("explain", *words, "--store", str(store), code=None)
@@ -159,11 +157,7 @@ def test_rows_are_named_by_case_or_by_run_and_case(tmp_path):
     assert (code, "no case" in told) == (4, True)
     assert explain("@-1:", "b")[0] == 4
     assert "in no mode alike" in explain("b", "b", "--mode", "kernel/cold")[1]
-    with Store.open(
-        str(store)
-    ) as opened:  # as a gate of code that is the same leaves it
-        run = trials.run(started="2026-01-03T00:00:00", writer={})
-        opened.finish(opened.begin(run), "finished")
+    add(3)  # as a gate of code that is the same leaves it
     code, told = explain("a[t=cuda:x]", "b")
     assert code == 0, told
     assert "kernel/warm: B takes 1.98 times what A takes" in told

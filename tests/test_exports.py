@@ -8,7 +8,6 @@ import trials
 
 from steelyard.analyse.rows import rows
 from steelyard.report.formats import Results, formats
-from steelyard.store.store import Store
 
 EVIL = 'a"b\\c\nd[n=1]'
 
@@ -108,11 +107,7 @@ def test_bencher_has_no_bounds_of_what_is_not_known():
 def test_what_is_left_out_is_said(shape, found, tmp_path):
     """On stderr: stdout is for another program."""
     store = f"{tmp_path}/s.db"
-    with Store.open(store) as opened:
-        uid = opened.begin(found.run)
-        for trial in found.trials:
-            opened.add(uid, trial)
-        opened.finish(uid, "finished")
+    trials.kept(store, found.trials)
     words = ["show", "--format", shape, "--store", store]
     done = shell.command(*words)
     assert done.stderr == f"{shape} has no place for what has no time: broken\n"
@@ -123,10 +118,7 @@ def test_what_is_left_out_is_said(shape, found, tmp_path):
 def test_show_writes_a_stored_run(shape, tmp_path):
     """And a clock too coarse to see the work is no number that is not one."""
     store = f"{tmp_path}/s.db"
-    with Store.open(store) as opened:
-        uid = opened.begin(trials.run(writer={}))
-        opened.add(uid, trials.trial("zero", [0] * 9))
-        opened.finish(uid, "finished")
+    trials.kept(store, [trials.trial("zero", [0] * 9)], writer={})
     done = shell.command("show", "--format", shape, "--store", store)
     assert "zero" in done.output
     assert "nan" not in done.output.lower()

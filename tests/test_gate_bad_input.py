@@ -21,7 +21,7 @@ from steelyard.errors import FINE, USAGE
 from steelyard.gate import decide, stored
 from steelyard.gate.blocks import Point, unusable
 from steelyard.gate.decide import POLICY, Evidence
-from steelyard.gate.outcome import BASE, HEAD, Outcome
+from steelyard.gate.outcome import Outcome
 from steelyard.store.store import Store
 
 
@@ -115,15 +115,16 @@ def test_a_case_of_another_dtype_is_not_comparable(tmp_path):
         return b.launch(lambda x: None, x)
 
     point = Point(case_of(copying), parse("latency/warm"))
-    with Store.open(str(tmp_path / "s.db")) as store:
-        sides = {BASE: "float32", HEAD: "float64"}
-        made = {name: trials.run() for name in sides}
-        for name, run in made.items():
-            store.begin(run)
-            facts = {"dtype": sides[name]}
-            one = trials.trial("copying", mode="latency/warm", facts=facts)
-            store.add(run.uid, one)
-        (found,) = stored.findings(store, made[BASE], made[HEAD], [point])
+    path = tmp_path / "s.db"
+
+    def kept(dtype):
+        facts = {"dtype": dtype}
+        made = trials.trial("copying", mode="latency/warm", facts=facts)
+        return trials.kept(path, [made])
+
+    sides = kept("float32"), kept("float64")
+    with Store.open(str(path)) as store:
+        (found,) = stored.findings(store, *sides, [point])
     assert found.note == "not comparable: dtype float32 -> float64"
     assert Outcome("old", "new", (found,)).exit_code == USAGE
 

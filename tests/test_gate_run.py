@@ -346,9 +346,8 @@ def test_few_runs_of_the_past_are_no_reason_for_an_alarm(runs):
 def fill(store, **changes):
     """Store a run with one trial, and return it."""
     run = trials.run(**changes)
-    store.begin(run)
     made = trials.trial(hashes={"method": str(METHOD_VERSION), "inputs": "i"})
-    store.add(run.uid, made)
+    store.keep(run, [made])
     return run
 
 

@@ -312,8 +312,7 @@ def kinds_of_machines(store):
             machine = {"id": "bb", "cpu": "Intel(R) Xeon(R) 8480"}
         run = on(trials.run(uid=f"{index:032x}", state="finished"), **machine)
         run = replace(run, started=f"2026-01-01T00:{index:02}:00+00:00")
-        store.begin(run)
-        store.add(run.uid, trials.trial(CASE, [1000 + index] * 20))
+        store.keep(run, [trials.trial(CASE, [1000 + index] * 20)])
 
 
 def test_machines_of_a_kind_are_one_history_and_kinds_are_apart(store):

@@ -163,12 +163,7 @@ def test_headings_tables_and_pictures_are_named():
 def test_import_reads_the_run_of_a_page(tmp_path):
     """All of it but the folders of paths; what is there already stays."""
     first, second = (f"{tmp_path}/{name}.db" for name in "ab")
-    of = trials.run(state="finished", command="steelyard run /home/me/suites")
-    with Store.open(first) as store:
-        store.begin(of)
-        for trial in measured():
-            store.add(of.uid, trial)
-        store.finish(of.uid, "finished")
+    of = trials.kept(first, measured(), command="steelyard run /home/me/suites")
     page = f"{tmp_path}/page.html"
     done = shell.command("report", "-o", page, "--store", first)
     for added in (24, 0):
@@ -314,13 +309,9 @@ def test_builds_are_an_icicle_of_phases(tmp_path):
 def test_a_store_is_a_folder_of_pages(tmp_path):
     """The index leads to the history, the last gate and the latest runs."""
     store = f"{tmp_path}/s.db"
-    with Store.open(store) as opened:
-        for n in range(3):
-            of = trials.run(started=f"2026-01-0{n + 1}T00:00:00", writer={})
-            opened.begin(of)
-            for trial in measured(2):
-                opened.add(of.uid, trial)
-            opened.finish(of.uid, "finished")
+    for n in range(3):
+        started = f"2026-01-0{n + 1}T00:00:00"
+        trials.kept(store, measured(2), started=started, writer={})
     document.keep(outcomes.outcome(*outcomes.EVERY), tmp_path)
     folder = tmp_path / "pages"
     asked = ["report", "store", "-o", str(folder), "--runs", "2", "--store", store]

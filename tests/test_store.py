@@ -36,11 +36,7 @@ def path(tmp_path):
 @pytest.fixture
 def filled(path):
     """Make a store with one finished run of three trials."""
-    with Store.open(str(path)) as opened:
-        uid = opened.begin(trials.run())
-        for block in range(3):
-            opened.add(uid, trials.trial(block=block))
-        opened.finish(uid, "finished")
+    trials.kept(path, [trials.trial(block=block) for block in range(3)])
     return path
 
 

@@ -50,12 +50,9 @@ def said(*words):
 def path(tmp_path):
     """Make a store with two runs of three trials."""
     place = tmp_path / "s.db"
-    with Store.open(str(place)) as opened:
-        for tag in ("one", "two"):
-            uid = opened.begin(trials.run(tags=(tag,)))
-            for block in range(3):
-                opened.add(uid, trials.trial(block=block))
-            opened.finish(uid, "finished")
+    for tag in ("one", "two"):
+        made = [trials.trial(block=block) for block in range(3)]
+        trials.kept(place, made, tags=(tag,))
     return place
 
 
@@ -291,15 +288,13 @@ def test_a_full_disk_leaves_the_older_export(path):
 
 def test_an_export_names_no_folder_unless_asked(path):
     """Nor does one name a user in a URL."""
-    with Store.open(str(path)) as opened:
-        run = trials.run(
-            command="steelyard run '/home/joe/a b/x.py' --input x=@/home/joe/x.npy "
-            "--store postgresql://joe:***@host/db",
-        )
-        uid = opened.begin(run)
-        hashes = {"file": "/home/joe/suites/x.py", "source": "s"}
-        opened.add(uid, trials.trial(hashes=hashes, error="in '/home/joe/x.py': no"))
-        opened.finish(uid, "finished")
+    hashes = {"file": "/home/joe/suites/x.py", "source": "s"}
+    made = [trials.trial(hashes=hashes, error="in '/home/joe/x.py': no")]
+    asked = (
+        "steelyard run '/home/joe/a b/x.py' --input x=@/home/joe/x.npy "
+        "--store postgresql://joe:***@host/db"
+    )
+    trials.kept(path, made, command=asked)
     file = path.with_name("e.json")
     assert steelyard("export", "@-1", file, "--store", path).exit_code == 0
     assert "joe" not in file.read_text()
@@ -353,13 +348,10 @@ def test_a_store_of_the_second_version_is_brought_up_to_date(path):
 def aged(path, *days):
     """Store a finished run that began so many days ago, for each number."""
     now = datetime.now(UTC)
-    with Store.open(str(path)) as opened:
-        for number in days:
-            started = (now - timedelta(number)).isoformat()
-            uid = opened.begin(trials.run(started=started, tags=("nightly",)))
-            opened.add(uid, trials.trial())
-            opened.finish(uid, "finished")
-            yield uid
+    for number in days:
+        started = (now - timedelta(number)).isoformat()
+        tagged = {"started": started, "tags": ("nightly",)}
+        yield trials.kept(path, [trials.trial()], **tagged).uid
 
 
 def test_old_samples_and_old_runs_are_pruned_when_agreed_to(tmp_path):

@@ -110,6 +110,16 @@ def run(command: str = "steelyard run suites", **changes) -> runs.Run:
     return dataclasses.replace(new, **changes)
 
 
+def kept(path, made: Sequence[Trial], **changes) -> runs.Run:
+    """Store a finished run of these trials; return it."""
+    from steelyard.store.store import Store
+
+    new = run(**({"state": "finished"} | changes))
+    with Store.open(str(path)) as store:
+        store.keep(new, made)
+    return new
+
+
 def seal(path) -> None:
     """Give a store that was changed behind steelyard's back the digests of what it has."""
     import sqlalchemy as sa
