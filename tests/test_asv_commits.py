@@ -4,12 +4,11 @@ import json
 import math
 import re
 
+import asv_bars
 import asv_commits
 import pytest
 import shell
-from click.testing import CliRunner
 
-from steelyard.commands import main
 from steelyard.errors import SteelyardError
 from steelyard.store.imports import asv
 from steelyard.store.series import histories
@@ -17,9 +16,6 @@ from steelyard.store.series import histories
 PLANTED = asv_commits.PLANTED
 CHANGE = 1.0
 """Of the planted work; tests/asv_bars.py plants 10 %, on a machine left alone."""
-
-SLOWER = "asv_suite.work.track_seconds('planted', 'kernel/warm')"
-STEADY = "asv_suite.work.track_seconds('steady', 'kernel/warm')"
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +46,7 @@ def test_continuous_finds_the_case_with_more_work(made):
     assert done.returncode == 1, done.stdout + done.stderr
     worse = [line for line in done.stdout.splitlines() if line.startswith("| +")]
     assert len(worse) == 1
-    assert SLOWER in worse[0]
+    assert asv_bars.SLOWER in worse[0]
     (kept,) = (folder / ".asv" / "results").glob(f"*/{after[:8]}-*.json")
     stored = json.loads(kept.read_text())
     row = dict(zip(stored["result_columns"], *stored["results"].values(), strict=False))
@@ -61,39 +57,8 @@ def test_continuous_finds_the_case_with_more_work(made):
 def test_publish_and_history_find_the_commit(made):
     """From a number a commit: asv's page of regressions, and ours of its results."""
     folder, commits = made
-    done = asv_commits.asv(
-        folder, "run", "--no-interleave-rounds", "--attribute=rounds=1", "main"
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("Setting up plugins.asv:") == len(commits)
-    done = asv_commits.asv(folder, "publish")
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads((folder / ".asv" / "html" / "regressions.json").read_text())
-    assert [(one[0], one[6][0][1]) for one in found["regressions"]] == [
-        (SLOWER, PLANTED)
-    ]
-    results = folder / ".asv" / "results"
-    output = CliRunner().invoke(main, ["history", "--asv", str(results)]).output
-    assert output.startswith("1 of 2 rows stepped")
-    assert f"slower  {SLOWER}" in output
-    before, after = commits[PLANTED - 1][:10], commits[PLANTED][:10]
-    assert f"between {before} and {after}" in " ".join(output.split())
-
-
-@pytest.mark.measuring
-def test_history_finds_it_in_runs_of_our_own(made):
-    """One short run a commit, on its branch."""
-    folder, commits = made
-    for commit in commits:
-        shell.git(folder, "checkout", "--quiet", commit)
-        done = asv_commits.steelyard(folder, "run", "suites", "--blocks=1")
-        assert done.returncode == 0, done.stdout + done.stderr
-    shell.git(folder, "checkout", "--quiet", "main")
-    done = asv_commits.steelyard(folder, "history", "--branch=main")
-    assert done.stdout.startswith("1 of 2 rows stepped"), done.stdout + done.stderr
-    assert "slower  work[which=planted]  kernel/warm" in done.stdout
-    before, after = commits[PLANTED - 1][:10], commits[PLANTED][:10]
-    assert f"between {before} and {after}" in " ".join(done.stdout.split())
+    found = asv_bars.history(folder, commits)
+    assert (found["set up"], found["bar met"]) == (len(commits), True), found
 
 
 @pytest.fixture
@@ -185,6 +150,5 @@ def test_points_without_their_results_are_not_guessed(results):
 def test_what_asv_has_not_is_one_sentence(results, words, said):
     """With exit code 4."""
     words = [word.format(results=results) for word in words]
-    done = CliRunner().invoke(main, ["history", "--asv", *words])
-    assert done.exit_code == 4, done.output
+    done = shell.command("history", "--asv", *words, code=4)
     assert re.search(said, done.output)
