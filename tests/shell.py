@@ -89,13 +89,16 @@ def printed(said):
             file.close()
 
 
-def command(*words, code=0):
-    """Run the command line in this process; it ends with ``code``, unless that is None."""
+def command(*words, code=0, **options):
+    """Run the command line in this process; it ends with ``code``, unless that is None.
+
+    ``options`` are of click's runner, such as the input.
+    """
     from click.testing import CliRunner
 
     from steelyard.commands import main
 
-    done = CliRunner().invoke(main, [str(word) for word in words])
+    done = CliRunner().invoke(main, [str(word) for word in words], **options)
     assert code in {None, done.exit_code}, done.output
     return done
 

@@ -3,6 +3,7 @@
 import json
 import re
 import xml.etree.ElementTree as ET
+from functools import partial
 from pathlib import Path
 
 import junit_schema
@@ -408,14 +409,10 @@ def project(tmp_path, monkeypatch):
     return shell.files(tmp_path, texts)
 
 
-def steelyard(*arguments):
-    """Run a command in this process."""
-    return shell.command(*arguments, code=None)
-
-
 def test_the_claims_of_the_page_are_measured_judged_and_judged_again(project):
     """One run measures what they need and no more; other forms are of the stored run."""
-    done = steelyard("claims", "--blocks", "2", "--format", "json")
+    asked = ("claims", "--blocks", "2", "--format", "json")
+    done = shell.command(*asked, code=None)
     document = json.loads(done.stdout)
     lines = document["claims"]
     assert done.exit_code == document["exit_code"]
@@ -439,9 +436,9 @@ def test_the_claims_of_the_page_are_measured_judged_and_judged_again(project):
     assert seen == {(c, "kernel/warm") for c in warm} | {
         (c, "latency/warm") for c in calls
     }
-    again = steelyard("claims", "--run", "claims", "--format", "json")
+    asked = ("claims", "--run", "claims", "--format", "json")
+    again = shell.command(*asked, code=done.exit_code)
     assert json.loads(again.stdout) == json.loads(done.stdout)
-    assert again.exit_code == done.exit_code
 
 
 def test_a_stored_run_gives_every_form(project):
@@ -453,17 +450,17 @@ def test_a_stored_run_gives_every_form(project):
     ]
     trials.kept("store.db", made)
     listed = "FAILS".lower()
-    table = steelyard("claims", "--run", "@-1")
-    assert table.exit_code == REGRESSION
+    again = partial(shell.command, "claims", "--run", "@-1")
+    table = again(code=REGRESSION)
     assert "fails: 1, not measured: 2, holds: 1, skipped: 1" in table.stdout
-    steelyard("claims", "--run", "@-1", "--output", "table.txt")
+    again("--output", "table.txt", code=REGRESSION)
     written = (project / "table.txt").read_text()
     assert written.split() == table.stdout.split()
-    markdown = steelyard("claims", "--run", "@-1", "--format", "markdown").stdout
+    markdown = again("--format", "markdown", code=REGRESSION).stdout
     (row,) = [line for line in markdown.splitlines() if listed in line and "|" in line]
     assert "| 5.000 | [5.00, 5.00] | <= 2 | fails |" in row
-    done = steelyard("claims", "--run", "@-1", "--format", "junit", "--output", "x.xml")
-    assert (done.exit_code, done.stdout) == (REGRESSION, "")
+    done = again("--format", "junit", "--output", "x.xml", code=REGRESSION)
+    assert not done.stdout
     root = junit_schema.check((project / "x.xml").read_text())
     assert (root.get("tests"), root.get("failures")) == ("5", "1")
     skipped = [one.get("message") for one in root.iter("skipped")]
@@ -486,7 +483,8 @@ def test_a_record_keeps_the_last_number_of_each_claim_on_each_machine(project):
             *measured("double[n=1000,impl=multiply]"),
         )
         trials.kept("store.db", made, machine=machine)
-        steelyard("claims", "--run", "@-1", "--record", "record.md")
+        recorded = ("claims", "--run", "@-1", "--record", "record.md")
+        shell.command(*recorded, code=None)
     record = (project / "record.md").read_text()
     lines = [line for line in record.splitlines() if line.startswith("|")][2:]
     assert [(r"A\|B, 2 cores" in line, "| 3.000 |" in line) for line in lines] == [
@@ -494,12 +492,12 @@ def test_a_record_keeps_the_last_number_of_each_claim_on_each_machine(project):
         (False, False),
     ]
     assert "[4.00, 4.00]" in lines[1]
-    done = steelyard("claims", "--run", "@-1", "-k", "GPU", "--record", "record.md")
-    assert done.exit_code == UNRESOLVED
+    done = shell.command(
+        "claims", "--run", "@-1", "-k", "GPU", "--record", "record.md", code=UNRESOLVED
+    )
     assert (project / "record.md").read_text() == record
     (project / "record.md").write_text("# Mine\n")
-    done = steelyard("claims", "--run", "@-1", "--record", "record.md")
-    assert done.exit_code == USAGE
+    done = shell.command("claims", "--run", "@-1", "--record", "record.md", code=USAGE)
     assert "no table of claim, case, mode, machine" in done.stderr
     assert (project / "record.md").read_text() == "# Mine\n"
 
@@ -517,16 +515,14 @@ def test_a_record_keeps_the_last_number_of_each_claim_on_each_machine(project):
 )
 def test_a_wrong_command_is_a_sentence_and_a_usage_error(project, arguments, words):
     """Nothing is measured; no traceback."""
-    done = steelyard("claims", *arguments)
-    assert done.exit_code == USAGE
+    done = shell.command("claims", *arguments, code=USAGE)
     assert words in done.output
     assert "Traceback" not in done.output
 
 
 def test_where_every_claim_is_about_another_machine_nothing_was_judged(project):
     """Nothing is measured, and that is no success."""
-    done = steelyard("claims", "-k", "GPU")
-    assert done.exit_code == UNRESOLVED
+    done = shell.command("claims", "-k", "GPU", code=UNRESOLVED)
     assert "skipped: 1" in done.stdout
     assert not (project / "store.db").exists()
 

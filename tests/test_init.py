@@ -3,10 +3,9 @@
 import pytest
 import shell
 import yaml
-from click.testing import CliRunner
 from shell import git
 
-from steelyard.commands import init, main
+from steelyard.commands import init
 from steelyard.declare import config, discovery
 from steelyard.declare.plan import Settings
 from steelyard.measure.prepared import PreparedCase
@@ -14,11 +13,9 @@ from steelyard.measure.prepared import PreparedCase
 FLAT = '[project]\nname = "mine"\nversion = "1"\n'
 
 
-def started(folder, code=0):
+def started(folder):
     """Run it there; return what it printed."""
-    result = CliRunner().invoke(main, ["init", str(folder)], standalone_mode=False)
-    assert (result.exception is None) == (code == 0), result.output
-    return result.output
+    return shell.command("init", folder).output
 
 
 def contents(folder):

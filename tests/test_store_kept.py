@@ -9,9 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import shell
 import trials
-from click.testing import CliRunner
 
-from steelyard.commands import main
 from steelyard.errors import StoreError
 from steelyard.machine import decoding
 from steelyard.store import archive, places
@@ -33,17 +31,9 @@ INSERT INTO steelyard_schema VALUES (1, '0.1.0');
 """As the first version made it."""
 
 
-def steelyard(*words, **options):
-    """Run the command line."""
-    return CliRunner().invoke(main, list(map(str, words)), **options)
-
-
 def said(*words):
     """Return the one sentence of a command that is refused."""
-    done = steelyard(*words)
-    assert done.exit_code == 4, done.output
-    assert "Traceback" not in done.output
-    return done.output
+    return shell.command(*words, code=4).output
 
 
 @pytest.fixture
@@ -146,18 +136,17 @@ def test_a_damaged_run_is_removed_and_the_rest_is_read(path):
     refused = said("show", "one", "--store", path)
     (name,) = [w for w in refused.split() if len(w.strip("`.")) == 8][-1:]
     assert f"`steelyard store remove {name.strip('`.')}`" in refused
-    done = steelyard("store", "remove", name.strip("`."), "--yes", "--store", path)
-    assert done.exit_code == 0, done.output
-    assert steelyard("show", "two", "--store", path).exit_code == 0
+    shell.command("store", "remove", name.strip("`."), "--yes", "--store", path)
+    shell.command("show", "two", "--store", path)
 
 
 def test_a_run_is_removed_when_asked_and_agreed_to(path):
     """It says what goes; a running one stays."""
     store = ("--store", path)
-    asked = steelyard("store", "remove", "one", *store, input="n\n")
+    asked = shell.command("store", "remove", "one", *store, input="n\n")
     assert "with 3 trials?" in asked.output
     assert "nothing was removed" in asked.output
-    assert steelyard("store", "remove", "one", *store, input="y\n").exit_code == 0
+    shell.command("store", "remove", "one", *store, input="y\n")
     assert "nearest" not in said("show", "one", *store)
     with Store.open(str(path)) as opened:
         assert [run.tags for run in opened.runs()] == [("two",)]
@@ -296,12 +285,12 @@ def test_an_export_names_no_folder_unless_asked(path):
     )
     trials.kept(path, made, command=asked)
     file = path.with_name("e.json")
-    assert steelyard("export", "@-1", file, "--store", path).exit_code == 0
+    shell.command("export", "@-1", file, "--store", path)
     assert "joe" not in file.read_text()
     assert "x.py" in file.read_text()
-    assert steelyard("import", file, "--store", path.with_name("t.db")).exit_code == 0
+    shell.command("import", file, "--store", path.with_name("t.db"))
     words = ("export", "@-1", file, "--with-paths", "--store", path)
-    assert steelyard(*words).exit_code == 0
+    shell.command(*words)
     assert "/home/joe/suites/x.py" in file.read_text()
 
 
@@ -362,25 +351,25 @@ def test_old_samples_and_old_runs_are_pruned_when_agreed_to(tmp_path):
         before = opened.summaries([old])
         running = opened.begin(trials.run(started="2020-01-01T00:00:00+00:00"))
     words = ("store", "prune", "--samples", 90, "--runs", 730, "--store", path)
-    asked = steelyard(*words)
+    asked = shell.command(*words)
     assert "samples, keeping estimates, of 1 run of" in asked.output
     assert "everything of 1 run of" in asked.output
     assert "stay as they are: 3 runs" in asked.output
     assert "give --yes" in asked.output
-    kept = steelyard(*words, "--keep", "nightly", "--yes")
+    kept = shell.command(*words, "--keep", "nightly", "--yes")
     assert "stay as they are: 5 runs" in kept.output
     with Store.open(str(path)) as opened:
         assert len(opened.trials(old)) == 1
     size = path.stat().st_size
-    assert steelyard(*words, "--yes").exit_code == 0
+    shell.command(*words, "--yes")
     assert path.stat().st_size <= size
     with Store.open(str(path)) as opened:
         assert {run.uid for run in opened.runs()} == {old, young, latest, running}
         assert opened.summaries([old]) == before
         assert len(opened.trials(young)) == 1
     assert f"run {old[:8]} of store" in said("show", old, "--store", path)
-    assert oldest not in steelyard("show", "--runs", "--store", path).output
-    assert "samples" not in steelyard(*words).output
+    assert oldest not in shell.command("show", "--runs", "--store", path).output
+    assert "samples" not in shell.command(*words).output
     assert "name a limit" in said("store", "prune", "--store", path)
     change(path, "UPDATE entry SET estimate = '[1, 1, 1, 0]'")
     assert "digest of its summary" in said("history", "--store", path)
