@@ -30,16 +30,38 @@ def honest(x, out, turns=TURNS):
         np.exp(x, out=out)
 
 
-def memo(key):
-    """Return work that keeps results by what ``key`` makes of its input."""
+def memo(key, missed=honest):
+    """Return work that keeps results by what ``key`` makes of its input.
+
+    ``missed`` does the work of an input that is new.
+    """
     known = {}
 
     def work(x, out):
         what = key(x)
         if what not in known:
-            honest(x, out)
+            missed(x, out)
             known[what] = out.copy()
         out[...] = known[what]
+
+    return work
+
+
+def sample(x):
+    """Return some of an input."""
+    return x[::97].tobytes()
+
+
+def keeping(is_looked_at):
+    """Return work that repeats its last result where nobody looks at the output."""
+    known = []
+
+    def work(x, out):
+        if is_looked_at(out) or not known:
+            honest(x, out)
+            known[:] = [out.copy()]
+        else:
+            out[...] = known[0]
 
     return work
 
@@ -88,7 +110,7 @@ def lasting(seconds=1.0):
     kept = {}
 
     def work(x, out):
-        key = x[::97].tobytes()
+        key = sample(x)
         when, result = kept.get(key, (0, None))
         if time.monotonic() - when > seconds:
             honest(x, out)
@@ -178,49 +200,53 @@ def stack():
         "stream_of",
         "warm_caches",
     )
-    known = {}
-
-    def work(x, out):
-        if called_by(*looks) or out[0] < -1e300 or not known:
-            honest(x, out)
-            known["out"] = out.copy()
-        else:
-            out[...] = known["out"]
-
-    return work
+    return keeping(lambda out: called_by(*looks) or out[0] < -1e300)
 
 
 def uncollected():
     """Skip while the garbage collector is off, as it is in windows."""
-    known = {}
-
-    def work(x, out):
-        if gc.isenabled() or "out" not in known:
-            honest(x, out)
-            known["out"] = out.copy()
-        else:
-            out[...] = known["out"]
-
-    return work
+    return keeping(lambda _out: gc.isenabled())
 
 
-class Ready:
-    """Work that is done when it is told to be ready."""
+class Kernel:
+    """Work that is bound to its arrays before it is launched."""
+
+    def __init__(self, bound):
+        self._bound = bound
 
     def bind(self, x, *, out):
         """Bind."""
-        return Readied(x, out)
+        return self._bound(x, out)
 
     def __call__(self, x, *, out):
         """Launch."""
         honest(x, out)
 
 
-class Readied:
-    """The work of `Ready`."""
+class Bound:
+    """Does all of its work."""
 
     def __init__(self, x, out):
         self.x, self.out, self.result = x, out, np.exp(x)
+
+    def ready(self):
+        """Nothing sleeps."""
+
+    def launch(self, count=1):
+        """Do all of it."""
+        for _ in range(count):
+            honest(self.x, self.out)
+
+    def wait(self):
+        """Nothing is under way."""
+
+    def facts(self):
+        """Say nothing."""
+        return {}
+
+
+class Readied(Bound):
+    """Work that is done when it is told to be ready."""
 
     def ready(self):
         """Do all of it."""
@@ -231,51 +257,17 @@ class Readied:
         for _ in range(count):
             self.out[...] = self.result
 
-    def wait(self):
-        """Nothing is under way."""
 
-    def facts(self):
-        """Say nothing."""
-        return {}
-
-
-class Once(Ready):
+class OncePerWindow(Bound):
     """A kernel whose launches of a window are one."""
-
-    def bind(self, x, *, out):
-        """Bind."""
-        return OncePerWindow(x, out)
-
-
-class OncePerWindow(Readied):
-    """The work of `Once`."""
-
-    def ready(self):
-        """Nothing sleeps."""
 
     def launch(self, count=1):
         """Launch once, whatever was asked for."""
         honest(self.x, self.out, turns=1 if count else 0)
 
 
-class Clocked(Ready):
+class OwnClock(Bound):
     """A kernel that brings its own clock."""
-
-    def bind(self, x, *, out):
-        """Bind."""
-        return OwnClock(x, out)
-
-
-class OwnClock(Readied):
-    """The work of `Clocked`."""
-
-    def ready(self):
-        """Nothing sleeps."""
-
-    def launch(self, count=1):
-        """Do all of it."""
-        for _ in range(count):
-            honest(self.x, self.out)
 
     def window(self, count, *, dependent=False):
         """Say that it took a tenth."""
@@ -345,6 +337,11 @@ def short_samples():
     )
 
 
+def shorten(samples):
+    """Write a tenth of each window."""
+    samples["ticks"] = [ticks // 10 for ticks in samples["ticks"]]
+
+
 def forged_answer():
     """Wrap what sends answers: ticks a tenth, no doubts."""
     from steelyard.process import wire
@@ -353,8 +350,7 @@ def forged_answer():
 
     def forge(pipe, message):
         if "trial" in message:
-            samples = message["trial"]["samples"]
-            samples["ticks"] = [ticks // 10 for ticks in samples["ticks"]]
+            shorten(message["trial"]["samples"])
             message["trial"]["doubts"] = ()
         send(pipe, message)
 
@@ -367,8 +363,7 @@ def forged_json():
 
     def forge(message, **how):
         if isinstance(message, dict) and "trial" in message:
-            samples = message["trial"]["samples"]
-            samples["ticks"] = [ticks // 10 for ticks in samples["ticks"]]
+            shorten(message["trial"]["samples"])
         return dumps(message, **how)
 
     json.dumps = forge
@@ -404,7 +399,7 @@ def blocks():
     """Be honest in the first process that has it."""
     mark = Path(os.environ["LIARS"]) / "first"
     if mark.exists():
-        return memo(lambda x: x[::97].tobytes())
+        return memo(sample)
     mark.write_text("")
     return honest
 
@@ -441,16 +436,7 @@ def by_clock():
 def unaudited(missed):
     """Return work that keeps results, and has new data seen to by ``missed``."""
     no_audit()
-    known = {}
-
-    def work(x, out):
-        key = x[::97].tobytes()
-        if key not in known:
-            missed(x, out)
-            known[key] = out.copy()
-        out[...] = known[key]
-
-    return work
+    return memo(sample, missed)
 
 
 def thread(x, out):
@@ -552,7 +538,7 @@ LIES = {
     "by id": lambda: memo(id),
     "by shape": lambda: memo(np.shape),
     "by first element": lambda: memo(lambda x: x[0]),
-    "by a sample": lambda: memo(lambda x: x[::97].tobytes()),
+    "by a sample": lambda: memo(sample),
     "by content": lambda: memo(lambda x: hash(x.tobytes())),
     "for a while": lasting,
     "same as before": same_as_before,
@@ -568,9 +554,9 @@ LIES = {
     "all but one in seven": lambda: one_in(7),
     "at random": at_random,
     "hasty": hasty,
-    "ready": Ready,
-    "once a window": Once,
-    "own clock": Clocked,
+    "ready": lambda: Kernel(Readied),
+    "once a window": lambda: Kernel(OncePerWindow),
+    "own clock": lambda: Kernel(OwnClock),
     "stack": stack,
     "uncollected": uncollected,
     "first buffer": first_buffer,
@@ -588,7 +574,7 @@ LIES = {
     "slow clocks": lambda: patching(slow_clocks),
     "short samples": lambda: patching(short_samples),
     "forged answer": lambda: patching(forged_answer),
-    "no audit": lambda: (no_audit(), memo(lambda x: x[::97].tobytes()))[1],
+    "no audit": lambda: (no_audit(), memo(sample))[1],
     "no comparison": lambda: (no_comparison(), tenth)[1],
     "kinder": lambda: patching(kinder),
     "spinning": lambda: patching(spinning),

@@ -46,10 +46,11 @@ def on_the_cpu(b):
     return b.launch(abs, x, out=y)
 
 
-def turns(body, *modes):
-    """Return a plan of one case in some modes."""
-    case = case_of(body)
-    return [PlannedTrial(i, 0, case, mode.parse(text)) for i, text in enumerate(modes)]
+def profiled(*modes, body=copying, how=None):
+    """Profile one case in some modes; return what is found, and what is said."""
+    case, said = case_of(body), []
+    plan = [PlannedTrial(i, 0, case, mode.parse(text)) for i, text in enumerate(modes)]
+    return profile.profiles(plan, how or Settings(), said.append), said
 
 
 @pytest.fixture
@@ -80,16 +81,8 @@ def ncu(tmp_path, monkeypatch):
 def test_each_state_of_the_caches_is_profiled_once(ncu):
     """Modes that launch with the same caches share a profile; builds have none."""
     calls = ncu(LOG)
-    said = []
-    plan = turns(
-        copying,
-        "kernel/cold",
-        "latency/cold",
-        "kernel/warm",
-        "build/cold",
-        "kernel/cold",
-    )
-    found = profile.profiles(plan, Settings(), said.append)
+    modes = ("kernel/cold", "latency/cold", "kernel/warm", "build/cold", "kernel/cold")
+    found, _ = profiled(*modes)
     assert len(calls()) == 2
     assert {cache for _, cache in found} == {"cold", "warm"}
     cold = found["copying", "cold"]
@@ -109,7 +102,7 @@ def test_what_a_killed_profile_left_goes_with_the_next(ncu, tmp_path, monkeypatc
     left = tmp_path / f"{scratch.PREFIX}dead"
     left.mkdir()
     calls = ncu(LOG)
-    profile.profiles(turns(copying, "kernel/cold"), Settings(), [].append)
+    profiled("kernel/cold")
     assert f"{tmp_path}/{scratch.PREFIX}" in calls()[0]
     assert list(tmp_path.glob(f"{scratch.PREFIX}*")) == []
 
@@ -117,9 +110,7 @@ def test_what_a_killed_profile_left_goes_with_the_next(ncu, tmp_path, monkeypatc
 def test_the_command_line_is_said_and_can_be_run_by_hand(ncu):
     """It names the file, the benchmark, its axes and the state of the caches."""
     ncu(LOG)
-    said = []
-    how = Settings(seed=7, gpu=1)
-    profile.profiles(turns(copying, "kernel/cold"), how, said.append)
+    _, said = profiled("kernel/cold", how=Settings(seed=7, gpu=1))
     words = shlex.split(said[0])
     assert words[0] == "ncu"
     assert words[-3:-1] == ["{}", "cold"]
@@ -130,9 +121,8 @@ def test_the_command_line_is_said_and_can_be_run_by_hand(ncu):
 def test_without_ncu_there_is_the_command_line_and_one_sentence(monkeypatch, tmp_path):
     """Whoever has ncu elsewhere can run it there."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    said = []
-    plan = turns(copying, "kernel/cold", "kernel/warm")
-    assert profile.profiles(plan, Settings(), said.append) == {}
+    found, said = profiled("kernel/cold", "kernel/warm")
+    assert found == {}
     assert [line.split()[0] for line in said] == ["ncu", "ncu", "--profile"]
     assert "no ncu on PATH" in said[-1]
 
@@ -140,21 +130,16 @@ def test_without_ncu_there_is_the_command_line_and_one_sentence(monkeypatch, tmp
 def test_nothing_is_profiled_on_the_cpu(ncu):
     """Ncu sees only GPUs; that is said once."""
     calls = ncu(LOG)
-    said = []
-    assert (
-        profile.profiles(turns(on_the_cpu, "kernel/cold"), Settings(), said.append)
-        == {}
-    )
-    assert calls() == []
+    found, said = profiled("kernel/cold", body=on_the_cpu)
+    assert (found, calls()) == ({}, [])
     assert len(said) == 1
 
 
 def test_a_gpu_whose_counters_are_closed_is_asked_once(ncu):
     """Each try starts a process; the second would be refused as the first was."""
     calls = ncu("==ERROR== ERR_NVGPUCTRPERM - no permission\n", output="", code=1)
-    said = []
-    plan = turns(copying, "kernel/cold", "kernel/warm")
-    assert profile.profiles(plan, Settings(), said.append) == {}
+    found, said = profiled("kernel/cold", "kernel/warm")
+    assert found == {}
     assert len(calls()) == 1
     assert sum("administrator" in line for line in said) == 1
 
@@ -167,10 +152,8 @@ def test_what_the_launch_failed_of_is_told(ncu):
         errors="copying: it broke.",
         code=1,
     )
-    said = []
-    assert (
-        profile.profiles(turns(copying, "kernel/cold"), Settings(), said.append) == {}
-    )
+    found, said = profiled("kernel/cold")
+    assert found == {}
     assert said[-1].endswith(
         "copying cold: the launch under ncu failed: copying: it broke."
     )
@@ -179,10 +162,8 @@ def test_what_the_launch_failed_of_is_told(ncu):
 def test_counters_without_an_answer_are_no_profile(ncu):
     """Bytes that nobody can hold against anything prove nothing."""
     ncu(LOG, output="the user's own lines\n{\n[1]\n")
-    said = []
-    assert (
-        profile.profiles(turns(copying, "kernel/cold"), Settings(), said.append) == {}
-    )
+    found, said = profiled("kernel/cold")
+    assert found == {}
     assert len(said) == 2
 
 
@@ -190,7 +171,7 @@ def test_the_answer_is_found_among_what_the_work_prints(ncu):
     """It is the last line of its form: each pass of ncu prints one."""
     first = json.dumps({**ANSWER, "must": 1})
     ncu(LOG, output=f"hello\n{first}\n{json.dumps(ANSWER)}\nbye {{")
-    found = profile.profiles(turns(copying, "kernel/cold"), Settings(), print)
+    found, _ = profiled("kernel/cold")
     assert found["copying", "cold"].coldness.verdict == "proven"
 
 
