@@ -89,14 +89,9 @@ def bytes_changed(data, rng):
 
 def places(value, at=()):
     """Yield the paths of all values within one."""
-    pairs = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    for key, one in pairs:
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    for key, one in value.items() if isinstance(value, dict) else ():
         yield (*at, key)
         yield from places(one, (*at, key))
 
@@ -131,6 +126,8 @@ class Format:
 
     sealed = False
     """Whether a change of what it says is noticed."""
+    by_bytes = 1.0
+    """The share of changes that know nothing of what the bytes mean."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -139,7 +136,13 @@ class Format:
 
     def changed(self, rng):
         """Return another content."""
-        return bytes_changed(self.good, rng)
+        if rng.random() < self.by_bytes:
+            return bytes_changed(self.good, rng)
+        return self.other(rng)
+
+    def other(self, rng):
+        """Return a content of which values differ."""
+        return dumped(values_changed(json.loads(self.good), rng))
 
     def lines(self):
         """Return the command lines that read the file."""
@@ -202,7 +205,7 @@ class Sqlite(Format):
 class Archive(Format):
     """An exported run, whose bytes change or whose values do under a right digest."""
 
-    name = "e.json"
+    name, by_bytes = "e.json", 0.4
 
     def make(self):
         run = trials.run(state="finished", machine=trials.FACTS | {"gpu": trials.GPU})
@@ -220,9 +223,7 @@ class Archive(Format):
         ]
         return archive.write(run, measured)
 
-    def changed(self, rng):
-        if rng.random() < 0.4:
-            return bytes_changed(self.good, rng)
+    def other(self, rng):
         found = json.loads(self.good)
         found["content"] = values_changed(found["content"], rng)
         found["digest"] = decoding.digest(found["content"])
@@ -254,13 +255,9 @@ class Page(Archive):
 
     def page(self, value):
         said = json.dumps(value).encode(errors="surrogatepass")
-        return b"".join(
-            (PAGE_HEAD, said.replace(b"<", b"\\u003c"), b"</script></html>")
-        )
+        return PAGE_HEAD + said.replace(b"<", b"\\u003c") + b"</script></html>"
 
-    def changed(self, rng):
-        if rng.random() < 0.4:
-            return bytes_changed(self.good, rng)
+    def other(self, rng):
         whole = archive.packed_content(*self.found)
         some = rng.choice((whole, {n: whole[n] for n in ("run", "trials")}))
         content = whole | values_changed(some, rng)  # most of the whole are samples
@@ -281,10 +278,7 @@ class Page(Archive):
 class ArchiveBytes(Archive):
     """An exported run, whose digest sees every change."""
 
-    name, sealed = "b.json", True
-
-    def changed(self, rng):
-        return bytes_changed(self.good, rng)
+    name, sealed, by_bytes = "b.json", True, 1.0
 
     def lines(self):
         where = self.empty_store()
@@ -292,18 +286,19 @@ class ArchiveBytes(Archive):
         yield "show", *where
 
 
+def accept(outcome, policy):
+    """Return the command line that has a policy accept the outcome's finding."""
+    words = ("--reason", "x", "--from", outcome, "--policy", policy)
+    return "accept", OUTCOME.findings[0].case, *words
+
+
 class Gate(Format):
     """The last gate's outcome, whose digest sees every change."""
 
-    name, sealed = "gate.json", True
+    name, sealed, by_bytes = "gate.json", True, 0.4
 
     def make(self):
         return document.dumps(OUTCOME).encode()
-
-    def changed(self, rng):
-        if rng.random() < 0.4:
-            return bytes_changed(self.good, rng)
-        return dumped(values_changed(json.loads(self.good), rng))
 
     def prepare(self):
         (self.folder / "policy.toml").unlink(missing_ok=True)
@@ -311,17 +306,15 @@ class Gate(Format):
     def lines(self):
         for shape in ("table", "json", "markdown", "junit"):
             yield "verdict", "--from", self.path, "--format", shape
-        case = OUTCOME.findings[0].case
-        policy = self.folder / "policy.toml"
-        yield "accept", case, "--reason", "x", "--from", self.path, "--policy", policy
+        yield accept(self.path, self.folder / "policy.toml")
 
 
 class SealedGate(Gate):
     """The same with a right digest: only of what is read a traceback could come."""
 
-    name, sealed = "sealed.json", False
+    name, sealed, by_bytes = "sealed.json", False, 0.0
 
-    def changed(self, rng):
+    def other(self, rng):
         found = values_changed(json.loads(self.good), rng)
         if isinstance(found, dict):
             with contextlib.suppress(ValueError):
@@ -345,7 +338,7 @@ class GatePage(Gate):
 class Trace(Format):
     """A trace of spans, which anybody may have written."""
 
-    name = "trace.json"
+    name, by_bytes = "trace.json", 0.4
 
     def make(self):
         spans = [("build", 0, 9), ("trace", 0, 4), ("compile", 4, 5), ("build", 9, 3)]
@@ -355,11 +348,6 @@ class Trace(Format):
         ]
         main_thread = {"ph": "M", "pid": 1, "tid": 0, "args": {"name": "main"}}
         return dumped({"traceEvents": [main_thread, *events]})
-
-    def changed(self, rng):
-        if rng.random() < 0.4:
-            return bytes_changed(self.good, rng)
-        return dumped(values_changed(json.loads(self.good), rng))
 
     def lines(self):
         yield "report", self.path, "-o", self.folder / "t.html"
@@ -454,35 +442,6 @@ class Npy(Format):
         return b.launch(print, x)
 
 
-class Asv(Format):
-    """A file of asv's results."""
-
-    name = "results/machine/1.json"
-
-    def make(self):
-        (self.folder / "results" / "machine").mkdir(parents=True)
-        listed = {"version": 2, "a.time": {"unit": "seconds"}}
-        (self.folder / "results" / "benchmarks.json").write_text(json.dumps(listed))
-        content = {
-            "commit_hash": "c0ffee" + 34 * "0",
-            "env_name": "virtualenv",
-            "date": 1_700_000_000_000,
-            "result_columns": ["result", "params", "version", "stats_ci_99_a"],
-            "results": {"a.time": [[0.5, 1.5], [["'x'", "'y'"]], "v1", [0.4, 1.4]]},
-            "version": 2,
-        }
-        return json.dumps(content).encode()
-
-    def changed(self, rng):
-        if rng.random() < 0.4:
-            return bytes_changed(self.good, rng)
-        return dumped(values_changed(json.loads(self.good), rng))
-
-    def lines(self):
-        yield "history", "--asv", self.folder / "results"
-        yield "history", "a.time('x')", "--asv", self.folder / "results"
-
-
 class Policy(Format):
     """A project's policy."""
 
@@ -493,9 +452,7 @@ class Policy(Format):
         return (ROOT / "ci" / "policy.toml").read_bytes()
 
     def lines(self):
-        case = OUTCOME.findings[0].case
-        words = ("--from", self.folder / "gate.json", "--policy", self.path)
-        yield "accept", case, "--reason", "x", *words
+        yield accept(self.folder / "gate.json", self.path)
 
 
 class Project(Format):
@@ -518,7 +475,7 @@ class Project(Format):
 class Imported(Format):
     """Results of another tool, of which nothing but what is read can be checked."""
 
-    name = "results/box/1.json"
+    name, by_bytes = "results/box/1.json", 0.4
 
     def make(self):
         place = EXAMPLES[self.tool]
@@ -527,11 +484,6 @@ class Imported(Format):
             units = place.parent.parent / asv.BENCHMARKS
             shutil.copy(units, self.path.parent.parent)
         return place.read_bytes()
-
-    def changed(self, rng):
-        if rng.random() < 0.4:
-            return bytes_changed(self.good, rng)
-        return dumped(values_changed(json.loads(self.good), rng))
 
     def lines(self):
         where = self.empty_store()
@@ -545,6 +497,16 @@ class Imported(Format):
         yield "report", "@-1", "-o", self.folder / "x.html", *where
 
 
+class Asv(Imported):
+    """The same, read where it lies."""
+
+    tool = "asv"
+
+    def lines(self):
+        yield "history", "--asv", self.folder / "results"
+        yield "history", "b.time_range", "--asv", self.folder / "results"
+
+
 IMPORTED = tuple(
     type(f"Import-{tool}", (Imported,), {"tool": tool}) for tool in EXAMPLES
 )
@@ -553,7 +515,7 @@ IMPORTED = tuple(
 class Capsule(Format):
     """A capsule, whose bytes change or whose values do under right digests."""
 
-    name = "x.syc"
+    name, by_bytes = "x.syc", 0.3
 
     def make(self):
         code = llvm.assemble("define void @k(ptr %launch, ptr %args) { ret void }")
@@ -601,9 +563,7 @@ class Capsule(Format):
         }
         return capsules.write(self.content, self.members)
 
-    def changed(self, rng):
-        if rng.random() < 0.3:
-            return bytes_changed(self.good, rng)
+    def other(self, rng):
         content, members = self.content, dict(self.members)
         if rng.random() < 0.2:
             name = rng.choice([*members])
@@ -613,7 +573,7 @@ class Capsule(Format):
         try:
             return capsules.write(content, members)
         except (UnicodeError, TypeError):  # not even a careless program writes this
-            return self.changed(rng)
+            return self.other(rng)
 
     def lines(self):
         yield "replay", self.path, "--dry-run"
@@ -631,28 +591,12 @@ class Capsule(Format):
 class CapsuleBytes(Capsule):
     """The same, whose digests see every change."""
 
-    sealed = True
-
-    def changed(self, rng):
-        return bytes_changed(self.good, rng)
+    sealed, by_bytes = True, 1.0
 
 
 FORMATS = (
-    *IMPORTED,
-    *(
-        Sqlite,
-        Archive,
-        ArchiveBytes,
-        Page,
-        Gate,
-        SealedGate,
-        GatePage,
-        Trace,
-        Stacks,
-        Lock,
-    ),
-    *(Capsule, CapsuleBytes),
-    *(Npy, Asv, Policy, Project),
+    *(*IMPORTED, Sqlite, Archive, ArchiveBytes, Page, Gate, SealedGate, GatePage),
+    *(Trace, Stacks, Lock, Capsule, CapsuleBytes, Npy, Asv, Policy, Project),
 )
 
 
@@ -662,9 +606,8 @@ def tried(kind, folder, count, seed):
     one = kind(folder)
     codes, whole, failed = one.read(one.good)
     assert failed is None, failed
-    found = dict.fromkeys(
-        ("tried", "refused", "same", "other", "traceback", "silent"), 0
-    )
+    names = ("tried", "refused", "same", "other", "traceback", "silent")
+    found = dict.fromkeys(names, 0)
     wrong = []
     for _ in range(count):
         content = one.changed(rng)
