@@ -100,7 +100,9 @@ def test_what_is_shown_of_an_outcome_is_golden(golden, name, shape):
     assert text.endswith("\n")
     if shape == "junit":
         junit_schema.check(text)
-    if shape not in {"html", "json"}:  # a page, and what is read back below
+    again = shape == "junit" and name not in {"every_kind", "no_verdict"}
+    # Not a page, what is read back below, nor entries that the first has.
+    if shape not in {"html", "json"} and not again:
         lines = (f"{line.rstrip()}\n" for line in text.splitlines())
         golden("".join(lines), f"{name}_{shape}")
 
