@@ -11,7 +11,7 @@ import shell
 import trials
 from fakes import case_of
 from shell import git
-from test_gate_sides import homes, project
+from test_gate_sides import SUITE, homes, project
 
 from steelyard.analyse.trial import METHOD_VERSION
 from steelyard.analyse.verdict import Verdict
@@ -23,20 +23,6 @@ from steelyard.store import run as runs
 from steelyard.store.store import Store
 
 __all__ = ["project"]
-
-SUITE = """
-import numpy
-from steelyard import benchmark
-from mine import work
-
-@benchmark(n=[{sizes}])
-def adding(b, n):
-    b.mode("kernel/warm")
-    x = b.input((n,), "float64")
-    y = b.output((n,), "float64")
-    b.check(lambda x: x, x)
-    return b.launch(work, x, out=y)
-"""
 
 KERNEL = """
 import numpy

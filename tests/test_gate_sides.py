@@ -16,13 +16,16 @@ from steelyard.gate.sides import Side
 from steelyard.process.origins import Origins
 
 SUITE = """
+import numpy
 from steelyard import benchmark
 from mine import work
 
 @benchmark(n=[{sizes}])
 def adding(b, n):
+    b.mode("kernel/warm")
     x = b.input((n,), "float64")
     y = b.output((n,), "float64")
+    b.check(lambda x: x, x)
     return b.launch(work, x, out=y)
 """
 

@@ -8,23 +8,11 @@ import pytest
 from steelyard.process import profile
 from steelyard.process.profile import Kernel
 
-HEADER = [
-    "ID",
-    "Process ID",
-    "Process Name",
-    "Host Name",
-    "Kernel Name",
-    "Context",
-    "Stream",
-    "Block Size",
-    "Grid Size",
-    "Device",
-    "CC",
-    "Section Name",
-    "Metric Name",
-    "Metric Unit",
-    "Metric Value",
-]
+HEADER = (
+    *("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context"),
+    *("Stream", "Block Size", "Grid Size", "Device", "CC", "Section Name"),
+    *("Metric Name", "Metric Unit", "Metric Value"),
+)
 
 NOTES = [
     "==WARNING== Note: Running with uncontrolled GPU caches.",
@@ -48,12 +36,16 @@ def log(*rows):
 
 
 def test_each_metric_of_each_kernel_is_read_under_our_name():
-    """Sectors become bytes, percents shares, and a thousands separator is no matter."""
+    """Sectors become bytes, percents shares, and a thousands separator is no matter.
+
+    What a user's own sections count is passed over.
+    """
     name = "void add<float, (int)4>(T1 *, const T1 *)"
     text = log(
         (0, name, "gpu__time_duration.sum", "3,200"),
         (0, name, "lts__t_sectors_op_read.sum", "1,024"),
         (0, name, "sm__warps_active.avg.pct_of_peak_sustained_active", "87.5"),
+        (0, name, "sm__cycles_active.avg", "12"),
     )
     (kernel,) = profile.parse(text)
     assert kernel.name == name
@@ -67,16 +59,11 @@ def test_what_ncu_could_not_count_is_absent(value):
     assert kernel.counted == {}
 
 
-def test_metrics_nobody_asked_for_are_passed_over():
-    """A user's own sections may stand in the same log."""
-    (kernel,) = profile.parse(log((0, "k", "sm__cycles_active.avg", "12")))
-    assert kernel.counted == {}
-
-
 @pytest.mark.parametrize("text", ["", "\n".join(NOTES), "==ERROR== x\nplain words\n"])
 def test_a_log_without_a_table_has_no_kernel(text):
-    """As when nothing was launched, or ncu was refused."""
+    """As when nothing was launched, or ncu was refused: nothing is made up for it."""
     assert profile.parse(text) == ()
+    assert profile.total(()) == {"kernels": 0}
 
 
 def test_a_log_cut_short_gives_what_it_has():
@@ -89,9 +76,12 @@ def test_a_log_cut_short_gives_what_it_has():
 
 
 def test_kernels_are_added_up_and_means_are_weighted_by_time():
-    """A call of two kernels reads the bytes of both; occupancy is that of the time."""
+    """A call of two kernels reads the bytes of both; occupancy is that of the time.
+
+    A sum that lacks a kernel is left out: half of the bytes would read as all of them.
+    """
     kernels = (
-        Kernel("a", {"time_ns": 1000, "dram_read": 10, "occupancy": 1.0}),
+        Kernel("a", {"time_ns": 1000, "dram_read": 10, "occupancy": 1.0, "l2_read": 8}),
         Kernel("b", {"time_ns": 3000, "dram_read": 30, "occupancy": 0.5}),
     )
     assert profile.total(kernels) == {
@@ -100,20 +90,6 @@ def test_kernels_are_added_up_and_means_are_weighted_by_time():
         "dram_read": 40,
         "occupancy": 0.625,
     }
-
-
-def test_a_sum_that_lacks_a_kernel_is_left_out():
-    """Half of the bytes would read as all of them."""
-    kernels = (
-        Kernel("a", {"time_ns": 5, "dram_read": 10}),
-        Kernel("b", {"time_ns": 5}),
-    )
-    assert profile.total(kernels) == {"kernels": 2, "time_ns": 10}
-
-
-def test_no_kernel_at_all_counts_nothing():
-    """Nothing is made up for it."""
-    assert profile.total(()) == {"kernels": 0}
 
 
 @pytest.mark.parametrize(
@@ -177,18 +153,16 @@ L2 = 60 * MIB
         ("warm", 256, 0, 512, "unknown"),
         ("cold", 65_536, 65_792, 131_072, "proven"),
         ("warm", 65_536, 256, 131_072, "proven"),
+        ("warm", MIB, None, MIB, "unknown"),  # not counted is not none
     ],
 )
 def test_bytes_from_memory_say_whether_caches_were_as_told(
     cache, must, read, working_set, verdict
 ):
     """Few bytes tell nothing, and data that does not fit need not be there."""
+    counted = {} if read is None else {"dram_read": read}
     found = profile.coldness(
-        cache,
-        must=must,
-        working_set=working_set,
-        l2_bytes=L2,
-        counted={"dram_read": read},
+        cache, must=must, working_set=working_set, l2_bytes=L2, counted=counted
     )
     assert found.verdict == verdict
 
@@ -201,9 +175,3 @@ def test_a_verdict_comes_with_its_figures():
     )
     assert "6.00 MiB of its 6.00 MiB" in found.why
     assert "25%" in found.why
-
-
-def test_what_was_not_counted_proves_nothing():
-    """Absent is unknown, never proven."""
-    found = profile.coldness("warm", must=MIB, working_set=MIB, l2_bytes=L2, counted={})
-    assert found.verdict == "unknown"

@@ -14,24 +14,11 @@ import pytest
 import shell
 import sqlalchemy as sa
 import trials
+from storm_gate import SUITE
 
 from steelyard.errors import StoreError
 from steelyard.store import archive, engine
 from steelyard.store.store import Store
-
-SUITE = '''
-import numpy as np
-from steelyard import benchmark
-
-
-@benchmark(size=[64, 4096])
-def negate(b, size):
-    """Negate some numbers."""
-    b.mode("kernel/warm")
-    x = b.input(size)
-    y = b.output(size)
-    return b.launch(np.negative, x, out=y)
-'''
 
 
 @pytest.fixture
