@@ -10,13 +10,14 @@ from test_gate_sides import SUITE, project
 
 from steelyard.gate import listing
 from steelyard.gate.sides import Side
+from steelyard.store.session import Request
 
 __all__ = ["project"]
 
 
 def known(base, places, pattern=None):
     """Return the ids of base's own cases."""
-    return {case.id for case in listing.known(base, places, pattern, ())}
+    return {case.id for case in listing.known(base, Request(places, pattern))}
 
 
 def test_base_is_driven_by_heads_suites_and_asked_for_its_own_before(project):
@@ -46,7 +47,7 @@ def test_what_a_case_measures_is_known_without_its_code(project):
         suite.write_text(
             f"{text}    y = b.output(16)\n    return b.launch(work, x, STEPS, out=y)"
         )
-        return listing.definitions(head, listing.of(head, ["suites"]).cases)
+        return listing.definitions(head, listing.of(head, Request(["suites"])).cases)
 
     assert defined() == defined(work="work(x, steps, out):\n    1 / 0")
     others = [

@@ -14,6 +14,7 @@ from steelyard.errors import USAGE, SteelyardError
 from steelyard.gate import listing, sides, worktrees
 from steelyard.gate.sides import Side
 from steelyard.process.origins import Origins
+from steelyard.store.session import Request
 
 SUITE = """
 import numpy
@@ -95,7 +96,8 @@ def test_sides_start_where_the_command_did(project, monkeypatch):
     monkeypatch.chdir(suite.parent)
     with Side.of_ref("HEAD", ["."]) as base:
         for side in (base, Side.head().beside(base)):
-            assert len(listing.of(side, [str(side.path_of(suite))]).cases) == 2
+            asked = Request([str(side.path_of(suite))])
+            assert len(listing.of(side, asked).cases) == 2
     with Side.of_ref("HEAD~1") as base:
         assert base.folder == base.root / "suites"
     (project / "more").mkdir()

@@ -75,7 +75,7 @@ class Commits:
             SteelyardError: there is no such case, or more than one.
         """
         with Side.head().prepared(chosen.build) as head:
-            listed = listing.of(head, asked.places, case, asked.overrides, how.timeout)
+            listed = listing.of(head, replace(asked, pattern=case), how.timeout)
         points, left = planned(listed.cases, asked.modes)
         cases = {point.case.id for point in points}
         if len(cases) != 1:
@@ -142,10 +142,9 @@ class Commits:
 
     def _own_suites(self, side: Side) -> dict[str, str]:
         """Return what the case measures by a commit's own suites, if they have it."""
-        limits = self.asked.overrides, self.how.timeout
-        wanted = self.point.case.id
+        asked = replace(self.asked, pattern=self.point.case.id)
         try:
-            own = listing.known(side, self.asked.places, wanted, *limits)
+            own = listing.known(side, asked, self.how.timeout)
         except UnjudgedError:
             return {}
         return listing.definitions(side, own)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ from steelyard.machine import children
 from steelyard.machine.printable import printable
 from steelyard.process import scratch
 from steelyard.process.runner import ending
+from steelyard.store.session import Request
 
 STANDARD_ERROR: Final = 2
 """The descriptor: ``sys.stderr`` may have been replaced by something without one."""
@@ -67,13 +68,7 @@ class Listing:
     """That define a benchmark."""
 
 
-def of(
-    side: Side,
-    places: Sequence[str],
-    pattern: str | None = None,
-    overrides: Sequence[str] = (),
-    seconds: float = TIMEOUT,
-) -> Listing:
+def of(side: Side, asked: Request, seconds: float = TIMEOUT) -> Listing:
     """Return what a process of a side finds in files, folders or modules.
 
     Raises:
@@ -81,17 +76,18 @@ def of(
             the side's, ends early, or is not done within ``seconds``.
     """
     with scratch.folder() as folder:
-        asked, answer = Path(folder) / "asked.json", Path(folder) / "answer.json"
+        question, answer = Path(folder) / "asked.json", Path(folder) / "answer.json"
         # A file: a pattern may be longer than an argument can be.
-        asked.write_text(json.dumps([list(places), pattern, list(overrides)]))
+        words = [list(asked.places), asked.pattern, list(asked.overrides)]
+        question.write_text(json.dumps(words))
         line = [side.python, "-P", "-m", "steelyard.process.naming"]
-        line += map(str, (answer, asked))
+        line += map(str, (answer, question))
         code = _run(line, side.variables(), side.folder, seconds)
         try:
             found = json.loads(answer.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             raise UnjudgedError(
-                f"the process that imports {', '.join(places)} {ending(code)} before it "
+                f"the process that imports {', '.join(asked.places)} {ending(code)} before it "
                 f"named a case of {side.name}. Look in its suites for what ends a "
                 "process, such as os._exit."
             ) from None
@@ -122,13 +118,7 @@ def _run(
         ) from None
 
 
-def known(
-    base: Side,
-    places: Sequence[str],
-    pattern: str | None,
-    overrides: Sequence[str],
-    seconds: float = TIMEOUT,
-) -> list[Listed]:
+def known(base: Side, asked: Request, seconds: float = TIMEOUT) -> list[Listed]:
     """Return the cases that base's own suites have; none where it has no such suites.
 
     They are read before head's are put in their place.
@@ -136,11 +126,11 @@ def known(
     Raises:
         UnjudgedError: base has suites that cannot be imported.
     """
-    asked = places_of(base, places)
-    if not asked:
+    places = places_of(base, asked.places)
+    if not places:
         return []
     try:
-        return of(base, asked, pattern, overrides, seconds).cases
+        return of(base, replace(asked, places=places), seconds).cases
     except UnjudgedError as error:
         raise UnjudgedError(
             f"base's own suites cannot be read, so it is not known which cases they "

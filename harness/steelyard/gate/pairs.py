@@ -42,7 +42,7 @@ class Pair:
         self, side: str, turn: PlannedTrial, settings: Settings
     ) -> Mapping[str, Any]:
         """Ask a side's worker."""
-        return self._started()[side].facts(turn, settings)
+        return self._started()[side].ask(turn, settings, wire.FACTS)
 
     def measure(self, side: str, turn: PlannedTrial, settings: Settings) -> Trial:
         """Have a side's worker measure a turn."""
@@ -105,7 +105,7 @@ class Pair:
                 side.python, side.variables, side.path_of, side.folder, end
             )
         for one in self._workers.values():
-            one.start()
+            one.started()
         for end in ends:  # theirs alone: who is left must see that the other is gone
             end.close()
         return self._workers
@@ -136,7 +136,7 @@ class Pair:
         """Return base's binary, or None where it has none or dies of the question."""
         case = turn.case.id
         if case not in self._exported:
-            answer = self._started()[BASE].binary(turn, settings)
+            answer = self._started()[BASE].ask(turn, settings, wire.BINARY)
             self._exported[case] = answer.get("lent")
             if "error" in answer:
                 self.renew()

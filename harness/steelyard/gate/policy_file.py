@@ -216,7 +216,8 @@ def add(path: Path, changes: list[Accepted]) -> list[Accepted]:
         with files.locked(path.parent):  # nobody else adds meanwhile
             rules = load(path) if path.exists() else Rules(path)
             old = path.read_text(encoding="utf-8") if path.exists() else ""
-            fresh = [one for one in changes if not _has(rules, one)]
+            named = [*map(_but_when, rules.accepted)]
+            fresh = [one for one in changes if _but_when(one) not in named]
             text = "\n".join([*filter(None, [old.rstrip("\n")]), *map(block, fresh)])
             parse(text, path)
             files.replace(path, f"{text}\n".encode())
@@ -226,11 +227,6 @@ def add(path: Path, changes: list[Accepted]) -> list[Accepted]:
             "name another by --policy."
         ) from error
     return fresh
-
-
-def _has(rules: Rules, change: Accepted) -> bool:
-    """Say whether a policy names this very change already."""
-    return any(_but_when(one) == _but_when(change) for one in rules.accepted)
 
 
 def _but_when(one: Accepted) -> tuple[object, ...]:

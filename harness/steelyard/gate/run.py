@@ -85,9 +85,7 @@ def gate(
     try:
         rules = policy_file.load()
         with _prepared(here, ref, asked.places, chosen.build, say) as (head, places):
-            listed = listing.of(
-                head, places, asked.pattern, asked.overrides, how.timeout
-            )
+            listed = listing.of(head, replace(asked, places=places), how.timeout)
             points, left = planned(listed.cases, asked.modes)
             how, device = on_gpu(points, how, chosen)
             with lock.measuring(asked.wait), Store.open(chosen.store) as store:
@@ -193,13 +191,7 @@ class _Lane:
                     say=self.say,
                 )
             )
-            own = listing.known(
-                base,
-                asked.places,
-                asked.pattern,
-                asked.overrides,
-                self.how.timeout,
-            )
+            own = listing.known(base, asked, self.how.timeout)
             known = listing.definitions(base, own)
             defined = listing.definitions(base, listed.cases)
             kept = {case for case, said in defined.items() if known.get(case) == said}

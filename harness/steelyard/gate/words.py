@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from steelyard import units
-from steelyard.analyse.stats import Estimate
 from steelyard.analyse.verdict import Judgement, Verdict
 from steelyard.errors import FAILED, FINE, REGRESSION, UNRESOLVED
 from steelyard.gate import doubted
@@ -82,9 +82,8 @@ def in_order(outcome: Outcome) -> list[Finding]:
 
     def key(finding: Finding) -> tuple[int, float]:
         change = abs(ratio(finding) - 1) if finding.judgement else 0.0
-        return ORDER.index(kind(finding)), -change if math.isfinite(
-            change
-        ) else -math.inf
+        known = math.isfinite(change)
+        return ORDER.index(kind(finding)), -change if known else -math.inf
 
     return sorted(outcome.findings, key=key)
 
@@ -120,12 +119,9 @@ def headline(outcome: Outcome) -> str:
     if forbidden:
         parts.append(f"{forbidden} forbidden by the policy")
     what = ", ".join(parts) or "nothing to judge"
-    head = outcome.head[:10] if _is_commit(outcome.head) else outcome.head
+    commit = re.fullmatch("[0-9a-f]{40}", outcome.head)
+    head = outcome.head[:10] if commit else outcome.head
     return f"{ending(outcome)}: {head} against {outcome.baseline}: {what}"
-
-
-def _is_commit(name: str) -> bool:
-    return len(name) == 40 and set(name) <= set("0123456789abcdef")
 
 
 def ratio(finding: Finding) -> float:
@@ -265,18 +261,11 @@ def calibrated(found: Calibration | None) -> str:
             "The gate was never tried on this machine: `steelyard selftest` says how "
             "often it is wrong here."
         )
-    rate = found.rate
+    low, high = 100 * found.rate.low, 100 * found.rate.high
     words = (
         f"Self-test of {found.measured[:10]}: {found.alarms} false alarms in "
-        f"{found.comparisons} comparisons ({_percents(rate)})"
+        f"{found.comparisons} comparisons ({low:.2g} to {high:.2g} %)"
     )
     power = [f"{share(size)} in {share(p)}" for size, p in sorted(found.power.items())]
-    return (
-        f"{words}; injected slowdowns found: {', '.join(power)}."
-        if power
-        else f"{words}."
-    )
-
-
-def _percents(rate: Estimate) -> str:
-    return f"{100 * rate.low:.2g} to {100 * rate.high:.2g} %"
+    injected = f"; injected slowdowns found: {', '.join(power)}" if power else ""
+    return f"{words}{injected}."

@@ -124,15 +124,11 @@ def _within(file: str, places: tuple[str, ...]) -> bool:
         path.startswith(f"{place.rstrip('/')}/")
         and not any(folder in path[len(place) :].split("/") for folder in INSTALLED)
         for place in places
-        for path in (file, _real(file))
+        for path in (file, os.path.realpath(file))
     )
 
 
 @functools.cache
-def _real(file: str) -> str:
-    return os.path.realpath(file)
-
-
 def begin(scratch: str) -> None:
     """Note in the run's folder, where there is one, that turns have begun."""
     if scratch:

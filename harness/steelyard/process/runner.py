@@ -185,14 +185,6 @@ class Workers:
         except (psutil.Error, ValueError):
             return None
 
-    def facts(self, turn: PlannedTrial, settings: Settings) -> wire.Message:
-        """Have a worker say what it knows of a turn's case; or else its ``error``."""
-        return self.ask(turn, settings, wire.FACTS)
-
-    def binary(self, turn: PlannedTrial, settings: Settings) -> wire.Message:
-        """Have a worker export a case's kernel; None of other work."""
-        return self.ask(turn, settings, wire.BINARY)
-
     def measure_pair(
         self,
         turn: PlannedTrial,
@@ -248,7 +240,7 @@ class Workers:
         self, turn: PlannedTrial, settings: Settings, what: str, **beside: Any
     ) -> wire.Message:
         path = self._path_of(turn.case.benchmark.path)
-        pipe = self._started()
+        pipe = self.started()
         self.died_of_another = False
         try:
             pipe.send(wire.request(turn, settings, what, path, **beside))
@@ -277,13 +269,6 @@ class Workers:
             self.renew()  # its GPU would fail every later case
         return answer
 
-    def start(self) -> None:
-        """Start the worker if it does not run.
-
-        It ends with the thread that starts it: the kernel sees to that.
-        """
-        self._started()
-
     @property
     def lives(self) -> bool:
         """Whether there is a worker that waits for a request."""
@@ -297,7 +282,11 @@ class Workers:
             "writes to descriptors it did not open, or patches modules."
         }
 
-    def _started(self) -> wire.Pipe:
+    def started(self) -> wire.Pipe:
+        """Start the worker if it does not run; return what is said to it.
+
+        It ends with the thread that starts it: the kernel sees to that.
+        """
         if not self.lives:
             self.renew()  # a thread of an earlier case did that; the next is not to blame
         if self._pipe is None:
