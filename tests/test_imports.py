@@ -1,8 +1,8 @@
 """Files of other tools: recognised, right to the last digit, marked, and never guessed at.
 
 The files of ``imports/`` were written by the tools themselves (asv 0.6.6, google-benchmark
-1.9.5, hyperfine 1.15.0, pytest-benchmark 5.3.1), with another machine's name in them; that
-of nvbench is after its ``json_printer.cu``.
+1.9.5, hyperfine 1.15.0, pytest-benchmark 5.3.1), with another machine's name in them and
+less of what repeats; that of nvbench is after its ``json_printer.cu``.
 """
 
 import contextlib
