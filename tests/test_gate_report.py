@@ -88,8 +88,13 @@ SHOWN = {
     "nothing": outcome(),
     "no_verdict": outcome(problem=outcomes.PROBLEM),
     "static": outcome(*IDENTICAL, static=(*outcomes.STATIC, *ALIKE)),
-    "not_calibrated": outcome(finding()),
 }
+
+
+def test_a_gate_that_was_never_tried_says_so():
+    """Where it measured: of code alone there is nothing to try."""
+    assert "never tried on this machine" in words.trust(outcome(finding()))
+    assert words.trust(SHOWN["static"]) == ""
 
 
 @pytest.mark.parametrize("shape", formats.names("gate"))
