@@ -268,14 +268,15 @@ def decoded(line):
     return level, {n: plain(v) for n, v in properties.items()}, plain(message)
 
 
-def test_annotations_stand_at_the_benchmarks_line(tmp_path):
+def test_annotations_stand_at_the_benchmarks_line(tmp_path, monkeypatch):
     """Of what is wrong, by its path in the checkout; what is fine has none."""
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
     place = tmp_path / "suites" / "a, b: 100 %.py"
     made = outcome(
         finding(file=str(place), changes=("5 % more, or so",)),
         finding("even[n=1]", Verdict.SAME),
     )
-    (line,) = gate_markdown.annotation_lines(made, tmp_path)
+    (line,) = gate_markdown.annotation_lines(made)
     level, properties, message = decoded(line)
     assert level == "error"
     assert properties["file"] == "suites/a, b: 100 %.py"
@@ -283,7 +284,7 @@ def test_annotations_stand_at_the_benchmarks_line(tmp_path):
     assert properties["title"] == f"{CASE} kernel/cold: regression"
     assert "\n1. 5 % more, or so" in message
     assert "file=suites/a%2C b%3A 100 %25.py,line=12," in line
-    (line,) = gate_markdown.annotation_lines(outcome(finding(line=0)), tmp_path)
+    (line,) = gate_markdown.annotation_lines(outcome(finding(line=0)))
     assert "line" not in decoded(line)[1]
 
 
@@ -296,13 +297,11 @@ def test_an_annotation_is_one_line_whatever_it_says(message, title):
     assert (properties["title"], said) == (title, message)
 
 
-def test_every_kind_of_finding_is_annotated_as_loud_as_it_is(tmp_path):
+def test_every_kind_of_finding_is_annotated_as_loud_as_it_is():
     """A problem and forbidden code too."""
     static = dataclasses.replace(outcomes.STATIC[0], forbidden="no spills")
     made = dataclasses.replace(FULL, static=(static,), problem=outcomes.PROBLEM)
-    levels = [
-        decoded(line)[0] for line in gate_markdown.annotation_lines(made, tmp_path)
-    ]
+    levels = [decoded(line)[0] for line in gate_markdown.annotation_lines(made)]
     assert levels == ["error", "error", "error", "warning", "notice", "error"]
 
 

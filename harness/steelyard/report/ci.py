@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ def prepare(folder: Path) -> None:
         raise SteelyardError(f"--ci {folder}: {error.strerror}. {hint}") from error
 
 
-def require_own_code(environment: Mapping[str, str] = os.environ) -> None:
+def require_own_code() -> None:
     """Refuse to run code of a fork, by the event that started the workflow.
 
     Measuring runs what it measures. The workflow asks this too; it is asked again so
@@ -46,7 +46,7 @@ def require_own_code(environment: Mapping[str, str] = os.environ) -> None:
     Raises:
         SteelyardError: the code is, or may be, of another repository.
     """
-    place = environment.get("GITHUB_EVENT_PATH")
+    place = os.environ.get("GITHUB_EVENT_PATH")
     if not place:
         return
     try:
@@ -57,7 +57,7 @@ def require_own_code(environment: Mapping[str, str] = os.environ) -> None:
             f"the event {place} cannot be read ({error}): whose code this is is not "
             "known, and it is not run."
         ) from error
-    if any(home != environment.get("GITHUB_REPOSITORY") for home in homes):
+    if any(home != os.environ.get("GITHUB_REPOSITORY") for home in homes):
         raise SteelyardError(
             "this is a fork's code and is not run on this machine; somebody who has "
             "read it pushes it to a branch of this repository."

@@ -146,18 +146,18 @@ LEVELS: Final = {
 }
 """What is annotated, and how loud; GitHub shows ten of a level and drops the rest."""
 
-_ESCAPES: Final = {"%": "%25", "\r": "%0D", "\n": "%0A"}
-_IN_PROPERTIES: Final = _ESCAPES | {":": "%3A", ",": "%2C"}
+_ESCAPES: Final = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+_IN_PROPERTIES: Final = _ESCAPES | str.maketrans({":": "%3A", ",": "%2C"})
 
 
-def annotation_lines(outcome: Outcome, root: Path | None = None) -> Iterator[str]:
-    """Yield the commands; files are named as they lie under ``root``, the checkout."""
+def annotation_lines(outcome: Outcome) -> Iterator[str]:
+    """Yield the commands; files are named as they lie in the checkout."""
     if outcome.problem is not None:
         yield command("error", str(outcome.problem), title="steelyard gate")
     for one in words.in_order(outcome):
         level = LEVELS.get(words.kind(one))
         if level:
-            yield _annotation(level, one, root or checkout())
+            yield _annotation(level, one)
     quiet = [
         f"{one.case} {one.mode}: {words.doubts(one)}"
         for one in words.in_order(outcome)
@@ -170,13 +170,8 @@ def annotation_lines(outcome: Outcome, root: Path | None = None) -> Iterator[str
         yield command(level, words.of_static(change), title=f"{change.case} changed")
 
 
-def checkout() -> Path:
-    """Return the folder that annotations count from."""
-    return Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
-
-
-def _annotation(level: str, finding: Finding, root: Path) -> str:
-    place = {}
+def _annotation(level: str, finding: Finding) -> str:
+    root, place = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd()), {}
     if finding.file:
         path = Path(finding.file)
         inside = path.is_absolute() and path.is_relative_to(root)
@@ -189,9 +184,5 @@ def _annotation(level: str, finding: Finding, root: Path) -> str:
 
 def command(level: str, message: str, **properties: str) -> str:
     """Return one workflow command."""
-    named = [f"{n}={_escaped(v, _IN_PROPERTIES)}" for n, v in properties.items()]
-    return f"::{level} {','.join(named)}::{_escaped(message, _ESCAPES)}"
-
-
-def _escaped(text: str, table: dict[str, str]) -> str:
-    return "".join(table.get(sign, sign) for sign in text)
+    named = [f"{n}={v.translate(_IN_PROPERTIES)}" for n, v in properties.items()]
+    return f"::{level} {','.join(named)}::{message.translate(_ESCAPES)}"
