@@ -6,7 +6,7 @@ import click
 
 from steelyard.commands import _options as options
 from steelyard.report import columns as columns_list
-from steelyard.report import pivot, stored
+from steelyard.report import details, pivot, stored, tables
 from steelyard.report.formats import Results
 
 
@@ -44,7 +44,8 @@ def command(
     wanted = columns_list.read(columns)
     with options.opened(store) as opened:
         if all_runs:
-            stored.print_runs(opened)
+            runs = stored.runs_sheet(opened.runs(), opened.counts())
+            tables.console().print(runs)
             return
         found, case = stored.locate(opened, run_name, case_name)
         trials = stored.of_case(opened.trials(found.uid), case)
@@ -60,7 +61,8 @@ def command(
             curves.require([row.axes for row in made], across, plot)
             curves.write(plot, sweeps.curves(found, made, across or ""), across or "")
         if repro:
-            stored.print_reproduction(found, made)
+            for row in made:
+                click.echo(details.reproduce(found, row))
         elif shape != "table":
             said = stored.dumps(shape, Results(found, trials, made, across, wanted))
             click.echo(said, nl=False)

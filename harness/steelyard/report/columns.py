@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from steelyard import units
+from steelyard.analyse.peaks import Peak
 from steelyard.analyse.rows import Row
 from steelyard.analyse.trial import UNKNOWN
 from steelyard.errors import SteelyardError
@@ -62,7 +63,7 @@ def of(
         Column("relative", lambda row: text.ratio(row.relative)),
     ]
     yield from _having(known, group)
-    yield Column("floor", _floor, sheds=6)
+    yield Column("floor", _written(lambda row: row.floor, units.duration), sheds=6)
     yield Column("samples", lambda row: str(row.samples), sheds=5)
     yield Column("histogram", lambda row: row.histogram(), right=False, sheds=2)
     doubts: Column[Row] = Column(
@@ -122,16 +123,30 @@ COUNTERS: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
 """What Nsight Compute counted of one launch: its key, the column, how it is written."""
 
 
-def _counter(name: str, write: Callable[[float], str]) -> Callable[[Row], str]:
+def _written(
+    value: Callable[[Row], Any],
+    write: Callable[[Any], str] = str,
+    missing: str = units.NOTHING,
+) -> Callable[[Row], str]:
+    """Return what writes a value of a row, where there is one."""
+
     def cell(row: Row) -> str:
-        found = (row.fact("ncu") or {}).get(name)
-        return UNKNOWN if found is None else write(found)
+        found = value(row)
+        return missing if found is None else write(found)
 
     return cell
 
 
-def _peak(row: Row) -> str:
-    return f"{100 * row.peak.share:.1f}" if row.peak else units.NOTHING
+def _counter(name: str, write: Callable[[float], str]) -> Callable[[Row], str]:
+    return _written(lambda row: (row.fact("ncu") or {}).get(name), write, UNKNOWN)
+
+
+def _fact(name: str, write: Callable[[Any], str] = str) -> Callable[[Row], str]:
+    return _written(lambda row: row.fact(name), write)
+
+
+def _peak(peak: Peak) -> str:
+    return f"{100 * peak.share:.1f}"
 
 
 def _processor(row: Row) -> str:
@@ -144,21 +159,15 @@ def _mhz(row: Row) -> str:
     return f"{statistics.median(found):.0f}" if found else units.NOTHING
 
 
-def _watts(row: Row) -> str:
-    found = row.energy("watts")
-    return units.NOTHING if found is None else f"{found:.0f}"
-
-
-def _joules(row: Row) -> str:
-    found = row.energy("joules_per_launch")
-    return units.NOTHING if found is None else units.energy(found)
-
-
 def _celsius(row: Row) -> str:
     states = [t.extra.get("gpu", {}).get("after", {}) for t in row.trials]
     found = [s["temperature_c"] for s in states if "temperature_c" in s]
     known = [value for value in found if value != UNKNOWN]
     return f"{max(known):.0f}" if known else units.NOTHING
+
+
+def _energy(name: str, write: Callable[[float], str]) -> Callable[[Row], str]:
+    return _written(lambda row: row.energy(name), write)
 
 
 def _rate(quantity: str, unit: str) -> Callable[[Row], str]:
@@ -167,11 +176,11 @@ def _rate(quantity: str, unit: str) -> Callable[[Row], str]:
 
 EXTRAS: Final[Mapping[str, tuple[str, Callable[[Row], str], bool, int]]] = {
     "items": ("item/s", _rate("items", "item"), True, 1),
-    "peak": ("% peak", _peak, True, 1),
+    "peak": ("% peak", _written(lambda row: row.peak, _peak), True, 1),
     "cpu": ("CPU", _processor, True, 3),
     "mhz": ("MHz", _mhz, True, 7),
-    "watts": ("W", _watts, True, 1),
-    "joules": ("energy", _joules, True, 2),
+    "watts": ("W", _energy("watts", "{:.0f}".format), True, 1),
+    "joules": ("energy", _energy("joules_per_launch", units.energy), True, 2),
     "celsius": ("°C", _celsius, False, 7),
 }
 """What the machine did meanwhile, by the word of ``--columns``: title, cell, whether it
@@ -182,21 +191,9 @@ def _known_time(time: float) -> str:
     return units.duration(time) if time else units.NOTHING
 
 
-def _fact(name: str, write: Callable[[Any], str] = str) -> Callable[[Row], str]:
-    def cell(row: Row) -> str:
-        value = row.fact(name)
-        return units.NOTHING if value is None else write(value)
-
-    return cell
-
-
 def axis(name: str) -> Callable[[Row], str]:
     """Return what writes an axis of a row."""
     return lambda row: str(row.axes.get(name, units.NOTHING))
-
-
-def _floor(row: Row) -> str:
-    return units.NOTHING if row.floor is None else units.duration(row.floor)
 
 
 def read(words: str) -> list[str]:

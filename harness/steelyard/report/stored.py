@@ -79,11 +79,6 @@ def runs_sheet(runs: Sequence[Run], counts: Mapping[str, int]) -> Sheet[Run]:
     return Sheet("", folded, runs)
 
 
-def print_runs(store: Store) -> None:
-    """Print a line a run, the latest last."""
-    tables.console().print(runs_sheet(store.runs(), store.counts()))
-
-
 def rows_of(run: Run, trials: Sequence[Trial], relative: str | None) -> list[Row]:
     """Return the rows of a run, each with its ratio to those of ``relative``."""
     made = with_peaks(rows(trials), run.peaks)
@@ -157,12 +152,6 @@ def print_details(run: Run, made: Sequence[Row]) -> None:
     hints = tables.hints(made)
     if hints is not None:
         console.print(hints)
-
-
-def print_reproduction(run: Run, made: Sequence[Row]) -> None:
-    """Print the command that measures each row again."""
-    for row in made:
-        click.echo(details.reproduce(run, row))
 
 
 def dumps(shape: str, found: Results) -> str:
