@@ -101,12 +101,9 @@ def turns(b):
 QUICK = ("--blocks", "1", "--timeout", "600")
 
 
-def steelyard(*words):
-    """Run a command in this process; return its exit code and all that it said."""
-    done = shell.command(*words, code=None)
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, done.output
+def steelyard(*words, code=0):
+    """Run a command in this process; return all that it said."""
+    return shell.command(*words, code=code).output
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +120,7 @@ def project(tmp_path_factory):
         "data": ("scale[n=64]", "--input", f"x=@{folder}/mine.npy"),
     }.items():
         where = ("-o", folder / f"{name}.syc", "--store", folder / "s.db")
-        code, said = steelyard("capsule", *words, folder / "suite.py", *QUICK, *where)
-        assert code == 0, said
+        steelyard("capsule", *words, folder / "suite.py", *QUICK, *where)
     return folder
 
 
@@ -134,8 +130,8 @@ def replay(project, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
     where = (*QUICK, "--store", tmp_path / "r.db")
-    return lambda name, *words: steelyard(
-        "replay", project / f"{name}.syc", *words, *where
+    return lambda name, *words, code=0: steelyard(
+        "replay", project / f"{name}.syc", *words, *where, code=code
     )
 
 
@@ -145,15 +141,14 @@ def test_a_replay_measures_the_same_code_on_the_same_inputs(name, replay, tmp_pa
 
     It is no history of the checkout: its run is found by its tags.
     """
-    code, said = replay(name, "--trust")
-    assert code == 0, said
+    said = replay(name, "--trust")
     assert "trusted by --trust" in said
     assert re.search(r"ratio: time of new / base", said)
     assert "same code" in said
     for other in ("other inputs", "other source", "wrong", "unchecked"):
         assert other not in said
     assert said.index("base: ") < said.index("new: ") < said.rindex("kernel/warm")
-    _, said = steelyard("history", "--store", tmp_path / "r.db")
+    said = steelyard("history", "--store", tmp_path / "r.db", code=4)
     assert "no run" in said
     with Store.open(f"sqlite:///{tmp_path}/r.db") as store:
         ((plain, digest),) = [head.tags for head in store.heads()]
@@ -163,22 +158,19 @@ def test_a_replay_measures_the_same_code_on_the_same_inputs(name, replay, tmp_pa
 
 def test_a_replay_of_one_mode_lacks_no_other(replay):
     """What was not asked for is not missing."""
-    code, said = replay("update", "--trust", "--mode", "kernel/warm")
-    assert code == 0, said
+    said = replay("update", "--trust", "--mode", "kernel/warm")
     assert "latency/warm" not in said.partition("new: ")[2]
 
 
 def test_suites_without_a_build_to_stand_beside_are_refused(replay):
     """The capsule alone is measured, whatever lies there."""
-    code, said = replay("scale", "suite.py", "--trust")
-    assert (code, "pass --beside" in said) == (4, True)
+    assert "pass --beside" in replay("scale", "suite.py", "--trust", code=4)
 
 
 def test_two_capsules_are_explained_without_running_them(project, monkeypatch):
     """What differs between their measurements."""
     monkeypatch.setattr(subprocess, "Popen", None)
-    code, said = steelyard("explain", project / "scale.syc", project / "data.syc")
-    assert code == 0, said
+    said = steelyard("explain", project / "scale.syc", project / "data.syc")
     assert "kernel/warm: B takes" in said
     assert "other inputs" in said
 
@@ -186,8 +178,7 @@ def test_two_capsules_are_explained_without_running_them(project, monkeypatch):
 def test_nothing_runs_before_somebody_vouches_for_it(replay, monkeypatch):
     """What it holds is shown, and no process is started."""
     monkeypatch.setattr(subprocess, "Popen", None)
-    code, said = replay("scale")
-    assert code == 4
+    said = replay("scale", code=4)
     assert "capsule of scale[n=64]" in said
     assert "nothing of it was run" in said
 
@@ -206,8 +197,8 @@ def test_what_is_trusted_is_what_runs(project, tmp_path, monkeypatch):
 
     monkeypatch.setattr(capsules, "read", swapped)
     where = ("--store", tmp_path / "s.db")
-    code, said = steelyard("replay", place, "--trust", *QUICK, *where)
-    assert (code, len(seen)) == (0, 1), said
+    said = steelyard("replay", place, "--trust", *QUICK, *where)
+    assert len(seen) == 1
     assert "scale[n=64]" in said
     assert "update" not in said
 
@@ -258,8 +249,7 @@ def test_other_work_has_no_capsule(project, tmp_path, case, why):
     """Said before anything is measured, and nothing is written."""
     place = tmp_path / "p.syc"
     where = ("-o", place, "--store", tmp_path / "s.db")
-    code, said = steelyard("capsule", case, project / "suite.py", *QUICK, *where)
-    assert code == 2
+    said = steelyard("capsule", case, project / "suite.py", *QUICK, *where, code=2)
     assert why in said
     assert "kernel/cold" not in said
     assert not place.exists()
@@ -269,8 +259,7 @@ def test_other_work_has_no_capsule(project, tmp_path, case, why):
 def test_a_word_that_names_several_cases_is_refused(project, tmp_path):
     """With their ids."""
     where = ("-o", tmp_path / "p.syc", "--store", tmp_path / "s.db")
-    code, said = steelyard("capsule", "scale", project / "suite.py", *where)
-    assert code == 4
+    said = steelyard("capsule", "scale", project / "suite.py", *where, code=4)
     assert "scale[n=64], scale[n=4096]" in said.replace(
         "scale[n=4096], scale[n=64]", "scale[n=64], scale[n=4096]"
     )
@@ -293,27 +282,21 @@ def test_a_gate_takes_a_capsule_for_its_base(project, checkout, monkeypatch):
     """Without --trust it has no verdict; the same code needs no measuring."""
     monkeypatch.chdir(checkout)
     words = ("gate", project / "scale.syc", "suite.py", "--store", checkout / "g.db")
-    code, said = steelyard(*words)
-    assert (code, "nothing of it was run" in said) == (4, True)
+    assert "nothing of it was run" in steelyard(*words, code=4)
     shell.git(checkout, "checkout", "-q", "HEAD~1")
-    code, said = steelyard(*words, "--trust")
-    assert code == 0, said
+    said = steelyard(*words, "--trust")
     assert "identical code" in said
 
 
 def test_todays_build_stands_beside_it_in_turn(replay, checkout, monkeypatch):
     """Each in its own process; the ending is a gate's."""
     monkeypatch.chdir(checkout)
-    code, said = replay(
-        "scale", "suite.py", "--trust", "--beside", ".", "--budget", "1"
-    )
-    assert code in {0, 1, 3}, said
+    beside = ("scale", "suite.py", "--trust", "--beside")
+    said = replay(*beside, ".", "--budget", "1", code={0, 1, 3})
     assert (
         said.index("gate/base") < said.index("gate/head") < said.rindex("kernel/warm")
     )
-    code, said = replay("scale", "suite.py", "--trust", "--beside", "HEAD~1")
-    assert code == 0, said
-    assert "identical code" in said
+    assert "identical code" in replay(*beside, "HEAD~1")
 
 
 def test_a_capsule_is_confined():
@@ -346,8 +329,7 @@ def test_a_capsule_that_does_not_end_is_ended(project, tmp_path, monkeypatch):
     place = tmp_path / "x.syc"
     place.write_bytes(write(content, {**found.members, "code": looped}))
     words = ("--trust", "--store", tmp_path / "s.db", *QUICK, "--timeout", "5")
-    code, said = steelyard("replay", place, *words)
-    assert code == 2, said
+    said = steelyard("replay", place, *words, code=2)
     assert "no answer within 5 s" in said
 
 
@@ -605,13 +587,12 @@ def test_a_signed_capsule_runs_without_a_word(project, replay, listed):
     signed = path.with_name("scale.syc.minisig")
     try:
         mine.sign(path)
-        code, said = replay("scale")
-        assert code == 0, said
+        said = replay("scale")
         assert "signed by key 0807060504030201: made by a test" in said
         mine.sign(project / "update.syc")
         (project / "update.syc.minisig").replace(signed)
-        code, said = replay("scale", "--trust")
-        assert (code, "is not of scale.syc as it is" in said) == (4, True)
+        said = replay("scale", "--trust", code=4)
+        assert "is not of scale.syc as it is" in said
     finally:
         signed.unlink()
 
