@@ -156,16 +156,15 @@ def rows() -> list[Row]:
             bars=(("spread", ">=", 0.95), ("false spread", "<", 1e-4)),
         ),
     ]
-    for spread, least in POWERS.items():
-        bars = (("slower", ">=", least), ("blocks", "<=", 8.2))
-        found.append(
-            Row(
-                f"+5 %, {100 * spread:.1f} % noise",
-                partial(normal, spread),
-                0.05,
-                bars=bars,
-            )
+    found += [
+        Row(
+            f"+5 %, {100 * spread:.1f} % noise",
+            partial(normal, spread),
+            0.05,
+            bars=(("slower", ">=", least), ("blocks", "<=", 8.2)),
         )
+        for spread, least in POWERS.items()
+    ]
     found += [
         Row(
             f"+6 %, {100 * spread:g} % noise",

@@ -305,9 +305,9 @@ def test_a_table_s_name_that_is_no_text_is_a_sentence(tmp_path):
     good = path.read_bytes()
     for name in (b"steelyard_schema", b"summary", b"kernel", b"finished"):
         path.write_bytes(good.replace(name, b"\xf1" + name[1:]))
-        done = shell.command("show", "--runs", "--store", str(path), code=None)
+        codes = {0, 1, 2, 3, 4}
+        done = shell.command("show", "--runs", "--store", path, code=codes)
         assert "Traceback" not in done.output
-        assert done.exit_code in {0, 1, 2, 3, 4}
 
 
 SCHEMA_2 = (
