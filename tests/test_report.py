@@ -268,7 +268,7 @@ def test_json_and_csv_have_the_rows_that_are_printed():
 def test_details_say_who_else_had_the_gpu(before, after, said):
     """Unknown, as in containers, does not read as nobody."""
     state = {"before": {"others": before}, "after": {"others": after}}
-    made = rows.rows([trials.trial(extra={"gpu": state})])
+    made = rows.rows([of_gpu(extra={"gpu": state})])
     lines = rendered(details.page(trials.run(), made[0])).splitlines()
     (line,) = [line for line in lines if "others on the GPU" in line]
     assert line.split()[-1] == said
@@ -330,8 +330,13 @@ def screens():
         "processor_time": [of_gpu(mode="per_launch/warm/10", samples=calls)],
         "counters": [of_gpu(facts=counted), of_gpu(facts={}, mode="kernel/warm")],
     }
-    hashes = {"file": "suites/my memory.py", "source": "s1"}
-    (blocks,) = rows.rows([trials.trial(block=b, hashes=hashes) for b in range(2)])
+    ticks = tuple(range(6000, 6040))
+    several = {
+        "samples": replace(of_gpu().samples, ticks=ticks, cpu=ticks),
+        "clock": replace(of_gpu().clock, floor=(20, 21, 20)),
+        "hashes": {"file": "suites/my memory.py", "source": "s1"},
+    }
+    (blocks,) = with_peaks(*(of_gpu(block=b, **several) for b in range(2)))
     headers = {"header_of_a_gpu": gpu}
     for name, caches in (("no", "unknown"), ("odd", {"L2": {"bytes": "unknown"}})):
         identity = trials.FACTS["identity"] | {"caches": caches}
@@ -344,9 +349,8 @@ def screens():
         }
         | {name: [tables.run_header(one)] for name, one in headers.items()}
         | {
-            "details_of_blocks": details.page(run, blocks),
             "details_of_a_failure": details.page(run, rows.rows(failed)[0]),
-            "details_of_a_gpu": details.page(gpu, with_peaks(of_gpu())[0]),
+            "details_of_blocks": details.page(gpu, blocks),
             "markdown": markdown.dumps(
                 gpu, with_peaks(*shown["rows_hints_and_failures"])
             ),

@@ -63,11 +63,10 @@ def page(run: Run, row: Row) -> Iterator[RenderableType]:
         yield Text(f"failed: {error}", style="red")
     if not row.trials:
         return
-    count = len(row.trials)
+    count = units.count(len(row.trials), "block")
     near = f" · {100 * row.peak.share:.1f} % of {row.peak.bound}" if row.peak else ""
     yield Text(
-        f"{text.time(row)} {text.margin(row.estimate)} over {count} block"
-        f"{'s' * (count != 1)}"
+        f"{text.time(row)} {text.margin(row.estimate)} over {count}"
         f" · {text.gigabytes(row)} GB/s{near} · {row.histogram()}"
     )
     yield replace(blocks(row), title="")
