@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +18,8 @@ import fleet_leases
 import postgresql
 import pytest
 import shell
-from click.testing import CliRunner
 
 from steelyard.analyse import kinds
-from steelyard.commands import main
 from steelyard.errors import (
     FAILED,
     FINE,
@@ -387,59 +386,62 @@ def commits(root):
     return shell.git(root, "rev-list", "--reverse", "HEAD").split()
 
 
-def order_of(url, root, commit, **changes):
-    """Return an order of one job, which is kept, and its record."""
-    book = Record(opened(url), changes.get("lease", 20))
-    options = ("--blocks", "1", "--budget", "1", "--no-check")
-    planned = jobs.planned([commit], ["suites"], ["any"], 1, options=options)
-    name = book.add(planned)
-    (entry,) = book.entries(name)
-    book.close()
-    order = Order(name, url, str(root), commits(root)[-1], 20, job=entry.job)
-    return replace(order, machine="box", **changes), book
+@pytest.fixture
+def ordered(repository, tmp_path):
+    """Return what orders a job of the first commit, and gives its record too."""
+    first, last = commits(repository)
+
+    def ordered(url=str(tmp_path / "store.db"), **changes):
+        book = books.enter_context(
+            closing(Record(opened(url), changes.get("lease", 20)))
+        )
+        options = ("--blocks", "1", "--budget", "1", "--no-check")
+        name = book.add(jobs.planned([first], ["suites"], ["any"], 1, options=options))
+        (entry,) = book.entries(name)
+        book.close()
+        order = Order(name, url, str(repository), last, 20, job=entry.job)
+        return replace(order, machine="box", **changes), book
+
+    with ExitStack() as books:
+        yield ordered
 
 
 def test_a_machine_does_a_job_in_the_commits_environment(
-    repository, tmp_path, monkeypatch
+    ordered, tmp_path, monkeypatch
 ):
     """With a login's variables; the store's credentials stay out of what is measured."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("RAY_JOB_ID", "1")
     seen = tmp_path / "seen.json"
     (tmp_path / ".profile").write_text(f"export SEEN={seen}\n")
-    url, first = str(tmp_path / "store.db"), commits(repository)[0]
-    order, book = order_of(url, repository, first)
+    order, book = ordered()
     assert agent.work(order, threading.Event()) == "done"
     (entry,) = book.entries(order.campaign)
     assert (entry.state, entry.code) == (State.DONE, 0), entry.log
-    book.close()
-    with Store.open(url) as store:
+    with Store.open(order.store) as store:
         (run,) = store.runs()
         assert len(store.trials(run.uid)) == 1
-    assert (run.commit, run.dirty, run.state) == (first, False, "finished")
+    assert (run.commit, run.dirty, run.state) == (order.job.commit, False, "finished")
     assert run.tags == (f"fleet/{order.campaign}", f"job/{order.campaign}-0")
     variables = json.loads(seen.read_text())
     assert not {"OMP_NUM_THREADS", "RAY_JOB_ID", "STEELYARD_STORE"} & variables.keys()
-    assert url not in run.command
+    assert order.store not in run.command
     assert agent.work(order, threading.Event()) == "busy"
 
 
-def test_a_job_is_stopped_and_stays_queued(repository, tmp_path):
+def test_a_job_is_stopped_and_stays_queued(ordered):
     """As Ctrl-C does."""
-    url = str(tmp_path / "store.db")
-    order, book = order_of(url, repository, commits(repository)[0])
+    order, book = ordered()
     stop = threading.Event()
     stop.set()
     assert agent.work(order, stop) == "stopped"
     (entry,) = book.entries(order.campaign)
     assert (entry.state, entry.failures) == (State.QUEUED, 0)
-    book.close()
 
 
-def test_what_nobody_was_told_of_is_not_done(repository, tmp_path, monkeypatch):
+def test_what_nobody_was_told_of_is_not_done(ordered, monkeypatch):
     """The database is away when the child ends; the lease is not renewed for ever."""
-    url = str(tmp_path / "store.db")
-    order, book = order_of(url, repository, commits(repository)[0])
+    order, book = ordered()
     order = replace(order, lease=1.0)
     done = agent.Record.end
 
@@ -452,11 +454,10 @@ def test_what_nobody_was_told_of_is_not_done(repository, tmp_path, monkeypatch):
     monkeypatch.setattr(agent.Record, "end", done)
     (entry,) = book.entries(order.campaign)
     assert entry.state == State.RUNNING
-    book.close()
 
 
 def test_a_lease_is_renewed_while_an_environment_is_made(
-    repository, tmp_path, monkeypatch, later
+    ordered, tmp_path, monkeypatch, later
 ):
     """A build that takes several leases; nobody else gets the job or the machine."""
     monkeypatch.setattr(agent, "BEATS", 3000)
@@ -468,9 +469,7 @@ def test_a_lease_is_renewed_while_an_environment_is_made(
         return held
 
     monkeypatch.setattr(agent.Record, "renew", renewing)
-    order, book = order_of(
-        str(tmp_path / "s.db"), repository, commits(repository)[0], lease=300
-    )
+    order, book = ordered(lease=300)
     ends = tmp_path / "ends"
     waits = f"while ! test -e {ends}; do sleep 0.05; done"
     order = replace(order, build=f"sh -c '{waits}'")
@@ -490,15 +489,12 @@ def test_a_lease_is_renewed_while_an_environment_is_made(
         ends.touch()
         thread.join()
     assert word == ["done"]
-    book.close()
 
 
-def test_a_database_that_is_away_meanwhile_loses_nothing(
-    repository, monkeypatch, server
-):
+def test_a_database_that_is_away_meanwhile_loses_nothing(ordered, monkeypatch, server):
     """A run that cannot begin without its store is tried once more."""
     url = server.url()
-    order, book = order_of(url, repository, commits(repository)[0], lease=120)
+    order, book = ordered(url, lease=120)
     run, away = agent._run, []
 
     def interrupted(line, variables, folder, log, held):
@@ -518,17 +514,15 @@ def test_a_database_that_is_away_meanwhile_loses_nothing(
         assert agent.work(order, threading.Event()) == "done"
     (entry,) = book.entries(order.campaign)
     assert entry.state == State.DONE
-    book.close()
     with Store.open(url) as store:
         assert [len(store.trials(one.uid)) for one in store.runs()] == [1]
 
 
 def test_a_machine_that_slept_ends_its_work_when_somebody_has_it(
-    repository, tmp_path, monkeypatch
+    ordered, tmp_path, monkeypatch
 ):
     """The clock went on meanwhile: nothing runs beside the new holder."""
-    url = str(tmp_path / "s.db")
-    order, book = order_of(url, repository, commits(repository)[0], lease=6)
+    order, book = ordered(lease=6)
     order, slept, went_on = replace(order, lease=6), [0.0], tmp_path / "went on"
     now, run = agent._now, agent._run
     monkeypatch.setattr(agent, "_now", lambda: now() + slept[0])
@@ -543,7 +537,6 @@ def test_a_machine_that_slept_ends_its_work_when_somebody_has_it(
     assert not went_on.exists()
     (entry,) = book.entries(order.campaign)
     assert entry.state == State.RUNNING
-    book.close()
 
 
 def test_a_machine_that_is_away_does_its_job_when_it_is_back(tmp_path):
@@ -618,9 +611,7 @@ def test_what_a_fleet_cannot_do_is_one_sentence(repository, monkeypatch, words, 
     pytest.importorskip("ray", reason="needs the extra fleet")
     monkeypatch.chdir(repository)
     monkeypatch.setattr("steelyard.fleet.cluster.connected", refuse_status(words))
-    done = CliRunner().invoke(main, ["fleet", *words])
-    assert done.exit_code == 4, done.output
-    assert said in done.output
+    assert said in shell.command("fleet", *words, code=4).output
 
 
 def test_only_an_address_of_this_machine_alone_is_local():
