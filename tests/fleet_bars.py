@@ -9,7 +9,6 @@ machine as an agent does. Prints seconds and exits with 1 if one is above its ba
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -118,7 +117,7 @@ def main() -> None:
             "environment cached": min(environment(root, first) for _ in range(3)),
             "overhead of a job": min(overhead(root, first, url) for _ in range(3)),
         }
-        subprocess.run(["git", "worktree", "prune"], cwd=root, check=True)
+        shell.git(root, "worktree", "prune")
     for what, seconds in found.items():
         click.echo(f"{what}: {seconds:.3f} s; the bar is {BARS[what]:g} s")
     sys.exit(any(found[what] > bar for what, bar in BARS.items()))

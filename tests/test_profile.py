@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from fakes import case_of
+from test_tracing import plain
 from trials import trial
 
 from steelyard.declare import mode
@@ -202,17 +203,10 @@ def test_a_trial_keeps_the_counters_and_a_contradiction_is_a_doubt(verdict):
 
 def test_the_process_refuses_a_case_that_runs_on_the_cpu(tmp_path):
     """Somebody ran its command line for one."""
-    file = tmp_path / "plain.py"
-    file.write_text(
-        "from steelyard import benchmark\n\n@benchmark\ndef plain(b):\n"
-        "    x = b.input(10)\n    return b.launch(abs, x)\n"
-    )
-    (case,) = (one.cases()[0] for one in discover([str(file)]))
+    (case,) = discover([str(plain(tmp_path))])[0].cases()
     said = stage.run(stage.program(profile.MODULE, case, "warm", Settings()), 60)
-    assert (said.code, said.reason()) == (
-        1,
-        "plain runs on the CPU, where ncu sees nothing.",
-    )
+    why = "plain runs on the CPU, where ncu sees nothing."
+    assert (said.code, said.reason()) == (1, why)
 
 
 class Driver:

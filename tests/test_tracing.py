@@ -185,21 +185,19 @@ def test_device_work_lies_on_the_hosts_time_axis(monkeypatch):
     assert len(check(perfetto.document([recording], {}))) == 5
 
 
-PLAIN = """
-from steelyard import benchmark
-
-@benchmark
-def plain(b):
-    x = b.input(10)
-    return b.launch(print, x)
-"""
+def plain(folder):
+    """Write a suite of a plain callable on the CPU."""
+    file = folder / "plain.py"
+    file.write_text(
+        "from steelyard import benchmark\n\n@benchmark\ndef plain(b):\n"
+        "    x = b.input(10)\n    return b.launch(print, x)\n"
+    )
+    return file
 
 
 def written(tmp_path, *modes):
     """Trace a plain callable on the CPU; return the document and what was said."""
-    file = tmp_path / "plain.py"
-    file.write_text(PLAIN)
-    (case,) = (one.cases()[0] for one in discover([str(file)]))
+    (case,) = discover([str(plain(tmp_path))])[0].cases()
     place, said = tmp_path / "trace.json", []
     how = Settings(flush_bytes=1 << 20)
     tracing.trace([turn(case, text) for text in modes], how, place, said.append)
@@ -256,8 +254,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything(tmp_path):
 def test_a_run_writes_the_trace_beside_its_results(tmp_path, monkeypatch):
     """One command does both; nothing of the trace is in what it prints as results."""
     monkeypatch.setattr(lock, "default_path", lambda: tmp_path / "lock")
-    file, place = tmp_path / "plain.py", tmp_path / "trace.json"
-    file.write_text(PLAIN)
+    file, place = plain(tmp_path), tmp_path / "trace.json"
     line = ["run", str(file), "--mode", "kernel/warm", "--blocks", "1"]
     line += ["--store", str(tmp_path / "runs.db"), "--no-check"]
     done = shell.command(*line, "--trace", str(place), "--profile", "ncu")
