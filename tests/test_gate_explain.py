@@ -28,16 +28,12 @@ def side(mhz=(1980, 1980), facts=(), **changes):
     """Return a side's trials of two blocks on a GPU."""
     samples = trials.samples(range(1000, 1040))
     values = {"facts": FACTS | dict(facts), "samples": samples} | changes
-    made = []
-    for block, clock in enumerate(mhz):
-        trial = trials.trial("softmax[columns=768]", block=block, **values)
-        made.append(
-            dataclasses.replace(
-                trial,
-                samples=dataclasses.replace(trial.samples, mhz=(clock,) * 40),
-            )
-        )
-    return made
+    made = [
+        values | {"samples": dataclasses.replace(values["samples"], mhz=(clock,) * 40)}
+        for clock in mhz
+    ]
+    case = "softmax[columns=768]"
+    return [trials.trial(case, block=block, **one) for block, one in enumerate(made)]
 
 
 def because(ratio, **changes):
