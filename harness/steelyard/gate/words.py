@@ -165,7 +165,7 @@ def cells(finding: Finding) -> tuple[str, ...]:
     """Return the change, its interval, blocks, what can be detected, doubts and a note."""
     judged = finding.judgement
     left = judged.more if judged else 0
-    more = f"{left} more block{'s' * (left != 1)}" if left else ""
+    more = units.count(left, "more block") if left else ""
     return (
         change(judged),
         interval(judged),

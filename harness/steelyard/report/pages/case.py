@@ -64,10 +64,9 @@ def modes(group: Sequence[Row]) -> Markup:
     parts = []
     for at, (mode, one) in enumerate(known):
         y = LINE * (at + 0.7)
-        mark = svg.interval(x, y, one.low, one.value, one.high)
         parts += [
             svg.words(0, y + 4, mode),
-            tag("g", mark, class_=f"k{at % svg.COLOURS}"),
+            svg.interval(x, y, one, f"k{at % svg.COLOURS}"),
             svg.words(WIDE, y + 4, units.duration(one.value), "end", "name"),
         ]
     said = ", ".join(f"{mode} {units.duration(one.value)}" for mode, one in known)
@@ -196,11 +195,8 @@ def clocks(row: Row) -> Iterator[Markup]:
     x, parts = scale.of(ends, 110, WIDE), []
     for at, (name, one) in enumerate(read.items()):
         y = LINE * (at + 0.7)
-        mark = svg.interval(x, y, one.low, one.value, one.high)
-        parts += [
-            svg.words(0, y + 4, name),
-            tag("g", mark, class_=f"k{at % svg.COLOURS}"),
-        ]
+        mark = svg.interval(x, y, one, f"k{at % svg.COLOURS}")
+        parts += [svg.words(0, y + 4, name), mark]
     bottom = LINE * len(read)
     parts += svg.axis(x, 0, bottom, units.duration)
     yield svg.picture(WIDE, bottom + LINE, f"{row.mode} by clock", "", *parts)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from steelyard.analyse.stats import Estimate
 from steelyard.analyse.verdict import Policy, Verdict
 from steelyard.gate import document, words
 from steelyard.gate.outcome import Finding, Outcome
@@ -105,16 +107,15 @@ def _forest(x: scale.Scale) -> Callable[[Finding], Markup]:
             return join(())
         ratio, far = one.judgement.ratio, max(one.tolerance, Policy().tolerance)
         size = {"x": f"{x(-far):.0f}", "width": f"{x(far) - x(-far):.0f}"}
-        ends = (ratio.low - 1, ratio.value - 1, ratio.high - 1)
-        known = all(end == end for end in ends)  # noqa: PLR0124 - not a number
-        mark = svg.interval(x, HIGH / 2, *ends) if known else ""
-        kind = KINDS.get(words.kind(one), "same")
-        parts = (
+        change = Estimate(ratio.value - 1, ratio.low - 1, ratio.high - 1)
+        parts = [
             tag("rect", **size, y=0, height=HIGH, class_="band"),
             svg.line(grid, "grid"),
             svg.line(zero, "zero"),
-            tag("g", mark, class_=kind),
-        )
+        ]
+        if not any(map(math.isnan, (change.value, change.low, change.high))):
+            kind = KINDS.get(words.kind(one), "same")
+            parts.append(svg.interval(x, HIGH / 2, change, kind))
         return svg.picture(WIDE, HIGH, words.change(one.judgement), "", *parts)
 
     return cell

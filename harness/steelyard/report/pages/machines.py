@@ -99,12 +99,9 @@ def _drawn(
         if len(values) < 2 or min(values) <= 0:
             return units.NOTHING
         x = scale.of(values, 6, WIDE - 6, log=True)
+        colours = {kind: f"k{at % svg.COLOURS}" for at, kind in enumerate(order)}
         marks = [
-            tag(
-                "g",
-                svg.interval(x, LINE * (at + 0.5), one.low, one.value, one.high),
-                class_=f"k{order.index(kind) % svg.COLOURS}",
-            )
+            svg.interval(x, LINE * (at + 0.5), one, colours[kind])
             for at, (kind, one) in enumerate(known.items())
         ]
         said = ", ".join(units.duration(value) for value in values)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from steelyard.report.pages.html import Markup, join, tag
+from steelyard.analyse.stats import Estimate
+from steelyard.report.pages.html import Markup, tag
 from steelyard.report.scale import Scale
 
 COLOURS: Final = 8
@@ -58,10 +59,10 @@ def axis(
     yield tag("g", *said, text_anchor="middle")
 
 
-def interval(x: Scale, y: float, low: float, value: float, high: float) -> Markup:
+def interval(x: Scale, y: float, one: Estimate, class_: str) -> Markup:
     """Return a value with its interval, lying; an end outside has no stop."""
-    ends = "".join(
-        f"M{x(end):.1f} {y - 4:.1f}v8" for end in (low, high) if x.low <= end <= x.high
-    )
-    bar = tag("path", d=f"M{x(low):.1f} {y:.1f}H{x(high):.1f}{ends}")
-    return join((bar, tag("circle", cx=f"{x(value):.1f}", cy=f"{y:.1f}", r=3.5)))
+    stops = [end for end in (one.low, one.high) if x.low <= end <= x.high]
+    ends = "".join(f"M{x(end):.1f} {y - 4:.1f}v8" for end in stops)
+    bar = tag("path", d=f"M{x(one.low):.1f} {y:.1f}H{x(one.high):.1f}{ends}")
+    mark = tag("circle", cx=f"{x(one.value):.1f}", cy=f"{y:.1f}", r=3.5)
+    return tag("g", bar, mark, class_=class_)
