@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import shell
+import test_gate_sides
 import trials
 from fakes import case_of
 from shell import git
@@ -44,9 +45,7 @@ def shop(project, monkeypatch):
 
 def write(root, *, turns, sizes="1000"):
     """Write a kernel that does its work so many times, and a suite."""
-    text = KERNEL.format(turns=turns)
-    suite = SUITE.format(sizes=sizes)
-    shell.files(root, {"src/mine/__init__.py": text, "suites/adding.py": suite})
+    test_gate_sides.write(root, KERNEL.format(turns=turns), sizes)
 
 
 def steelyard(folder, *arguments):

@@ -35,9 +35,10 @@ def adding(b, n):
 def project(tmp_path, monkeypatch):
     """Make a project whose kernel changed since its only commit, and stand in it."""
     root = tmp_path / "project"
-    write(root, "1", "16, 32")
+    work = "def work(x, out):\n    out[:] = {} * x\n"
+    write(root, work.format(1), "16, 32")
     shell.commit(root, "first")
-    write(root, "2", "32, 64")
+    write(root, work.format(2), "32, 64")
     monkeypatch.chdir(root)
     monkeypatch.syspath_prepend(root / "src")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -47,9 +48,8 @@ def project(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def write(root, factor, sizes):
+def write(root, text, sizes):
     """Write a kernel and a suite."""
-    text = f"def work(x, out):\n    out[:] = {factor} * x\n"
     suite = SUITE.format(sizes=sizes)
     shell.files(root, {"src/mine/__init__.py": text, "suites/adding.py": suite})
 

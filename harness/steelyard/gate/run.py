@@ -211,7 +211,8 @@ class _Lane:
         found += tuple(findings.vanished(known, ids))
         if not asked.modes:
             found += tuple(findings.vanished_modes(own, listed.cases))
-        code = _code(head, base.commit)
+        locked = (head.root / static.FILE).exists()  # a project may keep none
+        code = static.check(head.root, base.commit) if locked else static.Static()
         notes = [*_redefined(defined, known), *code.notes]
         if code.problem is not None:
             notes.insert(0, f"the static lane says nothing: {code.problem}")
@@ -372,13 +373,6 @@ def _redefined(head: Mapping[str, str], base: Mapping[str, str]) -> Iterator[str
             f"{others[0]}{more}: the benchmark, its data, modes or file changed; both "
             "sides were measured as the checkout has it"
         )
-
-
-def _code(head: Side, commit: str) -> static.Static:
-    """Return what changed in the library's code, where a project keeps a file of it."""
-    if not (head.root / static.FILE).exists():
-        return static.Static()
-    return static.check(head.root, commit)
 
 
 def _noisy(calibration: Calibration | None, policy: Policy) -> set[str]:

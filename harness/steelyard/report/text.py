@@ -190,7 +190,9 @@ def _where(facts: Mapping[str, Any]) -> str:
     def fact(group: str, name: str) -> Any:
         return facts.get(group, {}).get(name, UNKNOWN)
 
-    cores, mask = fact("identity", "cores"), _cores(fact("settings", "affinity"))
+    cores, mask = fact("identity", "cores"), fact("settings", "affinity")
+    if isinstance(mask, list):
+        mask = ",".join(map(str, mask))
     words = [
         fact("identity", "cpu"),
         f"{cores} cores (may use {mask})",
@@ -226,10 +228,6 @@ def _with(facts: Mapping[str, Any]) -> str:
     kernel = facts.get("settings", {}).get("kernel", UNKNOWN)
     packages = (f"{n} {v}" for n, v in versions.items() if n not in {"commit", "dirty"})
     return " · ".join((f"{system} {kernel}", *packages))
-
-
-def _cores(affinity: Any) -> str:
-    return ",".join(map(str, affinity)) if isinstance(affinity, list) else str(affinity)
 
 
 def _caches(caches: Mapping[str, Any] | str) -> str:
