@@ -2,6 +2,8 @@
 
 import ctypes
 import pickle
+from collections import Counter
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -27,86 +29,73 @@ CONTEXT = Context(DEVICE, handle=0xC0, stream=0x57, pool=0xB0)
 ATTRIBUTES = Attributes(32, 0, 0, 0, 1024, "sm_90")
 
 
+WORD, INT = ctypes.c_void_p, ctypes.c_uint32
+WORDS = ctypes.POINTER(ctypes.c_uint64)
+TAKES = {
+    "launch": (WORD, *[INT] * 7, WORD, ctypes.POINTER(WORD), WORD),
+    "wait": (WORD,),
+    "get": (WORDS,),
+    "push": (WORD,),
+    "pop": (WORDS,),
+    "graph": (WORD, WORD),
+    "capturing": (WORD, ctypes.POINTER(INT)),
+    "copy": (WORD, WORD, ctypes.c_size_t, WORD),
+    "replace": (WORDS, ctypes.c_uint64),
+}
+"""What `native.CALLS` take, in their order."""
+
+
 class Recorder:
-    """Stands in for the driver's entry points and writes down how they are called."""
+    """Stands in for the driver's entry points and writes down what they do."""
 
     def __init__(self):
-        self.current = CONTEXT.handle
+        self.current, self.recorded = [CONTEXT.handle], 0
         self.calls = []
-        self.recorded = 0
         self.fails = {}
-        """The status of a launch, by how many were before it."""
-        word, words = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
-        number = ctypes.c_uint32
-        shapes = {
-            "launch": [word, *[number] * 7, word, words, word],
-            "wait": [word],
-            "get": [words],
-            "push": [word],
-            "pop": [words],
-            "graph": [word, word],
-            "capturing": [word, ctypes.POINTER(ctypes.c_int32)],
-            "copy": [word, word, ctypes.c_size_t, word],
-            "replace": [word, word],
-        }
+        """Statuses, by the name of a call and how many of these were before it."""
+        self._asked = Counter()
         self._kept = [
-            ctypes.CFUNCTYPE(ctypes.c_int32, *shape)(getattr(self, name))
-            for name, shape in shapes.items()
+            ctypes.CFUNCTYPE(ctypes.c_int32, *takes)(partial(self._called, name))
+            for name, takes in TAKES.items()
         ]
-        self.table = (word * len(self._kept))(
-            *(ctypes.cast(each, word) for each in self._kept)
+        self.table = (WORD * len(self._kept))(
+            *(ctypes.cast(each, WORD) for each in self._kept)
         )
 
-    def launch(self, function, *rest):
-        """Stand in for cuLaunchKernel."""
-        *numbers, stream, parameters, extra = rest
-        launched = sum(name == "launch" for name, *_ in self.calls)
-        first = ctypes.cast(parameters[0] or 0, ctypes.POINTER(ctypes.c_uint64))
-        value = first[0] if parameters[0] else None
-        self.calls.append(("launch", function, tuple(numbers), stream, value, extra))
-        return self.fails.get(launched, 0)
+    def _called(self, name, *args):
+        before, self._asked[name] = self._asked[name], self._asked[name] + 1
+        said = self.answer(name, *args)
+        if said is not None:
+            self.calls.append((name, *said))
+        return self.fails.get((name, before), 0)
 
-    def wait(self, stream):
-        """Stand in for cuStreamSynchronize."""
-        self.calls.append(("wait", stream))
-        return 0
-
-    def get(self, seen):
-        """Stand in for cuCtxGetCurrent."""
-        seen[0] = self.current
-        return 0
-
-    def push(self, context):
-        """Stand in for cuCtxPushCurrent."""
-        self.calls.append(("push", context))
-        return 0
-
-    def pop(self, _):
-        """Stand in for cuCtxPopCurrent."""
-        self.calls.append(("pop",))
-        return 0
-
-    def graph(self, *handles):
-        """Stand in for cuGraphLaunch."""
-        self.calls.append(("graph", *handles))
-        return self.fails.get(len(self.calls) - 1, 0)
-
-    def capturing(self, _stream, state):
-        """Stand in for cuStreamIsCapturing."""
-        state[0] = self.recorded
-        return 0
-
-    def copy(self, to, source, size, stream):
-        """Stand in for cuMemcpyDtoHAsync, of memory that is the host's here."""
-        self.calls.append(("copy", size, stream))
-        ctypes.memmove(to, source, size)
-        return self.fails.get("copy", 0)
-
-    def replace(self, tensor, address):
-        """Stand in for cuTensorMapReplaceAddress: the address is its first word."""
-        assert tensor % 64 == 0
-        ctypes.c_uint64.from_address(tensor).value = address or 0
-        return 0
+    def answer(self, name, first, *rest):
+        """Do what a call does to memory and contexts; return what is told of it."""
+        match name:
+            case "launch":
+                *numbers, stream, parameters, _ = rest
+                at = parameters[0]
+                value = ctypes.c_uint64.from_address(at).value if at else None
+                return first, tuple(numbers), stream, value
+            case "get":
+                first[0] = self.current[-1]
+            case "push":
+                self.current.append(first)
+                return (first,)
+            case "pop":
+                first[0] = self.current.pop()
+                return ()
+            case "capturing":
+                rest[0][0] = self.recorded
+            case "copy":  # of memory that is the host's here
+                ctypes.memmove(first, *rest[:2])
+                return rest[1:]
+            case "replace":
+                assert ctypes.addressof(first.contents) % 64 == 0
+                first[0] = rest[0]
+            case _:
+                return first, *rest
+        return None
 
     def launched(self):
         """Return each launch's first argument."""
@@ -209,7 +198,7 @@ def test_a_launch_reaches_the_driver_as_it_was_packed(driver):
     )
     launch.launch()
     numbers = (3, 2, 1, 64, 1, 2, 16)
-    assert driver.calls == [("launch", 0xF0, numbers, 0x57, 1 << 40, None)]
+    assert driver.calls == [("launch", 0xF0, numbers, 0x57, 1 << 40)]
 
 
 def test_a_launch_without_parameters_passes_none(driver):
@@ -236,7 +225,7 @@ def test_a_refused_launch_ends_the_loop_and_keeps_its_turn(driver):
     """The next call begins with it."""
     launches = [Launch(function(8), [n], grid=1, block=1) for n in range(3)]
     rotation = Rotation(launches)
-    driver.fails = {4: 701}
+    driver.fails = {("launch", 4): 701}
     with pytest.raises(
         CUDAError, match="3 kernels in turn failed with CUDA_ERROR_LAUN"
     ):
@@ -248,21 +237,20 @@ def test_a_refused_launch_ends_the_loop_and_keeps_its_turn(driver):
 
 def test_the_first_launch_may_be_the_one_that_is_refused(driver):
     """Then a window does not wait."""
-    driver.fails = {0: 1}
+    driver.fails = {("launch", 0): 1}
     launch = Launch(function(name="mine"), [], grid=5, block=2000)
     expected = r"launching mine with grid \(5, 1, 1\) and block \(2000, 1, 1\) failed"
     with pytest.raises(CUDAError, match=expected):
         launch.window(4)
-    assert driver.calls == [
-        ("launch", 0xF0, (5, 1, 1, 2000, 1, 1, 0), 0x57, None, None)
-    ]
+    numbers = (5, 1, 1, 2000, 1, 1, 0)
+    assert driver.calls == [("launch", 0xF0, numbers, 0x57, None)]
 
 
 @pytest.mark.parametrize("others", [0, 0xAB])
 def test_another_context_of_the_thread_is_put_back(driver, others):
     """A thread that never called CUDA has none."""
-    driver.current = others
-    driver.fails = {1: 1}
+    driver.current = [others]
+    driver.fails = {("launch", 1): 1}
     launch = Launch(function(), [], grid=1, block=1)
     launch.launch()
     names = [name for name, *_ in driver.calls]
@@ -280,6 +268,16 @@ def test_a_window_waits_for_its_stream_between_two_reads_of_the_clock(driver):
     assert 0 < start < stop
     assert [call[0] for call in driver.calls] == [*["launch"] * 3, "wait"]
     assert driver.calls[-1] == ("wait", 0x99)
+
+
+@pytest.mark.parametrize("refused", ["get", "push", "wait"])
+def test_what_is_refused_around_launches_is_an_error_too(driver, refused):
+    """Nothing is launched where the context is not ours."""
+    driver.current = [0xAB]
+    driver.fails = {(refused, 0): 700}
+    with pytest.raises(CUDAError, match="launching kernel"):
+        Launch(function(), [], grid=1, block=1).window(2)
+    assert len(driver.launched()) == 2 * (refused == "wait")
 
 
 def test_an_argument_can_be_set_between_launches(driver):
@@ -304,7 +302,7 @@ def test_a_graph_is_launched_as_often_as_asked_until_it_is_refused(driver):
     graph.launch(0)
     once = ("graph", 0xE0, 0x99)
     assert driver.calls == [once, once, once, ("wait", 0x99)]
-    driver.fails = {5: 701}
+    driver.fails = {("graph", 4): 701}
     with pytest.raises(CUDAError, match="launching a graph failed with CUDA_ERROR_LA"):
         graph.launch(5)
     assert driver.calls[4:] == [once, once]
@@ -418,10 +416,10 @@ def test_a_loop_ends_where_a_flag_in_memory_is_false(driver):
     made = series(order, [ctypes.addressof(flags), 0], 7)
     made.launch()
     assert driver.launched() == [7, 7]
-    driver.fails = {"copy": 700}
+    driver.fails = {("copy", 3): 700}
     with pytest.raises(CUDAError, match="a series of 1 kernels"):
         made.launch()
-    driver.fails = {3: 1}
+    driver.fails = {("launch", 3): 1}
     with pytest.raises(CUDAError, match="launching"):
         made.launch()
 

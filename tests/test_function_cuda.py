@@ -1,5 +1,6 @@
 """Kernels called on arrays of a GPU that is not there: what reaches the driver."""
 
+import ctypes
 import gc
 import struct
 from dataclasses import dataclass, replace
@@ -37,18 +38,12 @@ class Driver(Recorder):
         self.passed = []
         super().__init__()
 
-    def launch(self, function, *rest):
+    def answer(self, name, first, *rest):
         """Stand in for cuLaunchKernel."""
-        import ctypes
-
-        parameters = rest[-2]
-        self.passed.append(
-            [
-                ctypes.string_at(parameters[place], size)
-                for place, size in enumerate(self.sizes)
-            ]
-        )
-        return super().launch(function, *rest)
+        if name == "launch":
+            places = zip(self.sizes, rest[-2], strict=False)
+            self.passed.append([ctypes.string_at(at, size) for size, at in places])
+        return super().answer(name, first, *rest)
 
 
 @pytest.fixture
@@ -90,6 +85,32 @@ def foreign(monkeypatch, address=0x1000, **fields):
     return Foreign(
         {"shape": (100,), "typestr": "<f4", "data": (address, False), **fields}
     )
+
+
+def events(monkeypatch):
+    """Have events write down what they do; return the list."""
+    steps = []
+
+    class Event:
+        def __init__(self, _):
+            self.record = lambda stream: steps.append(("record", stream))
+            self.hold = lambda stream: steps.append(("hold", stream))
+
+    monkeypatch.setattr(cuda, "Event", Event)
+    return steps
+
+
+def placing(monkeypatch):
+    """Have buffers lie one after another; return the list of their addresses."""
+    memory = [0x100000]
+
+    def buffer(context, shape, dtype):
+        memory.append(memory[-1] + 0x10000)
+        return cuda.View(context, memory[-1], shape, dtype)
+
+    monkeypatch.setattr(cuda, "Buffer", buffer)
+    monkeypatch.setattr(type(CONTEXT), "wait", lambda *_: None)
+    return memory
 
 
 def known(made, *arrays, **keywords):
@@ -158,14 +179,7 @@ def test_only_launches_whose_arguments_changed_are_updated(driver, monkeypatch):
     """In the graph that all calls share: of an output the last, of a scalar who takes it."""
     monkeypatch.setattr(cuda, "Chain", Chained)
     monkeypatch.setattr(Chained, "runs", [])
-    memory = {"next": 0x100000}
-
-    def buffer(context, shape, dtype):
-        memory["next"] += 0x10000
-        return cuda.View(context, memory["next"], shape, dtype)
-
-    monkeypatch.setattr(cuda, "Buffer", buffer)
-    monkeypatch.setattr(type(CONTEXT), "wait", lambda *_: None)
+    placing(monkeypatch)
 
     @kernel
     def chain(x, w, *, s=1.0):
@@ -193,14 +207,7 @@ def test_only_launches_whose_arguments_changed_are_updated(driver, monkeypatch):
 
 def test_a_call_of_a_loop_issues_each_turn_with_its_own_arguments(driver, monkeypatch):
     """Rows of arrays, carries that change places, and the number of turns."""
-    memory = {"next": 0x100000}
-
-    def buffer(context, shape, dtype):
-        memory["next"] += 0x10000
-        return cuda.View(context, memory["next"], shape, dtype)
-
-    monkeypatch.setattr(cuda, "Buffer", buffer)
-    monkeypatch.setattr(type(CONTEXT), "wait", lambda *_: None)
+    memory = placing(monkeypatch)
 
     @kernel
     def loop(x, *, n=2):
@@ -210,7 +217,7 @@ def test_a_call_of_a_loop_issues_each_turn_with_its_own_arguments(driver, monkey
     for n in (3, 0, 3):
         driver.calls.clear()
         loop(x, out=out, n=n)
-        room = memory["next"]
+        room = memory[-1]
         turns = [out.address, room, out.address][:n]  # what each turn reads
         behind = [room] if n % 2 else []
         assert driver.launched() == [x.address, *turns, *behind]
@@ -339,25 +346,10 @@ def test_work_runs_on_the_stream_of_its_arrays(driver, triad, monkeypatch):
 
 def test_streams_wait_for_each_other(driver, triad, monkeypatch):
     """Ours for theirs before the launch, theirs for ours behind it."""
-    steps = []
-
-    class Event:
-        def __init__(self, _):
-            pass
-
-        def record(self, stream):
-            steps.append(("record", stream))
-
-        def hold(self, stream):
-            steps.append(("hold", stream))
-
-    monkeypatch.setattr(cuda, "Event", Event)
-    launch = driver.launch
-    driver.launch = None
+    steps = events(monkeypatch)
     monkeypatch.setattr(
         cuda_calls.Caller, "launch", lambda *_: steps.append(("launch",))
     )
-    driver.launch = launch
     triad(foreign(monkeypatch, stream=0x99), view(0x2000), out=view(0x3000))
     ours = CONTEXT.stream
     assert steps == [
@@ -371,17 +363,7 @@ def test_arrays_of_other_strides_are_copied_around_the_launch(
     driver, triad, monkeypatch
 ):
     """In the order of their owners' streams; what was given is the result."""
-    steps, copies = [], iter((0x8000, 0x9000))
-
-    class Event:
-        def __init__(self, _):
-            pass
-
-        def record(self, stream):
-            steps.append(("after", stream))
-
-        def hold(self, stream):
-            steps.append(("go on", stream))
+    steps, copies = events(monkeypatch), iter((0x8000, 0x9000))
 
     @dataclass
     class Copy:
@@ -395,7 +377,6 @@ def test_arrays_of_other_strides_are_copied_around_the_launch(
         assert (shape, itemsize, stream) == ((100,), 4, CONTEXT.stream)
         return Copy(to, source)
 
-    monkeypatch.setattr(cuda, "Event", Event)
     monkeypatch.setattr(
         cuda, "Buffer", lambda c, *like: cuda.View(c, next(copies), *like)
     )
@@ -408,11 +389,11 @@ def test_arrays_of_other_strides_are_copied_around_the_launch(
     assert triad(a, view(0x2000), out=out) is out
     there, back = (0x1000, (-8,)), (0x3000, (12,))
     assert steps == [
-        *(("after", 0x99), ("go on", CONTEXT.stream)),
+        *(("record", 0x99), ("hold", CONTEXT.stream)),
         (*there, 0x8000, (4,)),
         [0x8000, 0x2000, 0x9000],
         (0x9000, (4,), *back),
-        *(("after", CONTEXT.stream), ("go on", 0x99)),
+        *(("record", CONTEXT.stream), ("hold", 0x99)),
     ]
 
 
@@ -538,7 +519,7 @@ def test_there_is_no_stream_on_a_cpu(triad):
 
 def test_errors_of_a_launch_are_the_drivers(driver, triad, monkeypatch):
     """Remembered or not."""
-    driver.fails = {3: 700, 4: 700, 5: 700}
+    driver.fails = {("launch", place): 700 for place in (3, 4, 5)}
     monkeypatch.setattr(
         cuda_driver, "failure", lambda asked, code: cuda.CUDAError(str(code), asked)
     )

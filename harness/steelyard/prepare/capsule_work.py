@@ -186,12 +186,12 @@ class SealedKernel(BoundOnCall):
             )
         code = self.capsule.members[capsules.CODE]
         parts, slots = series.of_head(launch, code, addresses)
+        made: SealedLaunch | SealedSeries
         if "launches" in launch:
-            several = SealedSeries(parts, slots)
-            several.head, several.kept = launch, kept
-            return several
-        ((function, _, threads),) = parts
-        made = SealedLaunch(function, slots, threads, claims=True)
+            made = SealedSeries(parts, slots)
+        else:
+            ((function, _, threads),) = parts
+            made = SealedLaunch(function, slots, threads, claims=True)
         made.head, made.kept = launch, kept
         return made
 
@@ -226,16 +226,8 @@ class SealedLaunch(cpu.Launch):
         return {**self.head["facts"], **super().facts()}
 
 
-class SealedSeries(series.Series):
-    """Several launches on this machine's cores, with the facts of where they were made."""
-
-    head: Launch
-    kept: Sequence[Any]
-    """Arrays, alive as long as they may be written to."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return what the code's maker said, and on how many threads they run here."""
-        return {**self.head["facts"], **super().facts()}
+class SealedSeries(SealedLaunch, series.Series):
+    """Several launches on this machine's cores."""
 
 
 class SealedCubin(CubinWork):
