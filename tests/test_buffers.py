@@ -3,27 +3,10 @@ import pytest
 from fakes import prepared
 from hypothesis import given
 from hypothesis import strategies as st
+from test_device_buffers import DTYPES, buffers_of
 
 from steelyard import BenchmarkError, Builder
 from steelyard.prepare.buffers import STAGGER, Buffers, poison
-
-DTYPES = ["bool", "int8", "int32", "int64", "float16", "float32", "float64"]
-
-
-def buffers_of(shape=(4, 3), dtype="float32"):
-    """Return the buffers of an input x, an inout u and an output y of one shape."""
-    b = Builder()
-    handles = [declare(shape, dtype, name=n) for declare, n in
-               ((b.input, "x"), (b.inout, "u"), (b.output, "y"))]  # fmt: skip
-    return Buffers(tuple(handles), 0, {})
-
-
-def outside(array, offset):
-    """Return the bytes that far before (below 0) or behind an array."""
-    raw = array.base
-    first = array.ctypes.data - raw.ctypes.data
-    at = first + offset if offset < 0 else first + array.nbytes + offset
-    return raw[at : at + 1]
 
 
 @given(
@@ -32,7 +15,7 @@ def outside(array, offset):
 )
 def test_buffers_of_any_shape_are_whole_and_apart(shape, dtype):
     """Contiguous, staggered within their pages, zones intact, no two overlapping."""
-    buffers = buffers_of(shape, dtype)
+    buffers = buffers_of(shape, dtype, None)
     buffers.check_zones()
     buffers.check_inputs()
     starts = [array.ctypes.data % 4096 for array in buffers.arrays.values()]
@@ -68,7 +51,7 @@ def test_a_changed_input_is_seen_even_if_its_sum_is_the_same(change, dtype):
 
 def test_an_updated_argument_may_change_and_gets_its_data_back():
     """As often as it is restored; what it was filled with first stays known."""
-    buffers = buffers_of()
+    buffers = buffers_of(context=None)
     first = buffers.arrays["u"].copy()
     for _ in range(2):
         buffers.arrays["u"] += 1
@@ -85,7 +68,7 @@ def test_an_updated_argument_may_change_and_gets_its_data_back():
 @pytest.mark.parametrize("value", [False, True])
 def test_an_output_of_one_truth_value_was_written(value):
     """NumPy takes the poison of a bool for true: isfinite once read as no result."""
-    buffers = buffers_of((4, 3), "bool")
+    buffers = buffers_of((4, 3), "bool", None)
     buffers.arrays["y"][...] = value
     buffers.check_written("y")
 

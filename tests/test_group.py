@@ -45,18 +45,26 @@ def some(count, target=GPU, kernel=copy):
     return every[:: max(1, len(every) // count)][:count]
 
 
-def spoil(monkeypatch, texts):
-    """Replace the body of the candidates named in `texts`."""
+def edit(monkeypatch, change):
+    """Have the text of each candidate be what `change` makes of its label and text."""
 
     def prepared(asked):
         source = prepare(asked)
-        body = texts.get(asked.schedule.label)
-        if body is None:
-            return source
-        first = source.text.index("{\n", source.text.index("__global__")) + 2
-        return replace(source, text=f"{source.text[:first]}{body}\n}}\n")
+        return replace(source, text=change(asked.schedule.label, source.text))
 
     monkeypatch.setattr(batching, "prepare", prepared)
+
+
+def spoil(monkeypatch, texts):
+    """Replace the body of the candidates named in `texts`."""
+
+    def change(label, text):
+        if label not in texts:
+            return text
+        first = text.index("{\n", text.index("__global__")) + 2
+        return f"{text[:first]}{texts[label]}\n}}\n"
+
+    edit(monkeypatch, change)
 
 
 def test_a_batch_is_what_single_builds_are(nvrtc):
@@ -268,12 +276,7 @@ def test_equal_code_of_different_texts_is_a_duplicate(monkeypatch):
     """Texts may differ in what no processor sees."""
     (one,) = some(1, "cpu")
     notes = iter(["; first\n", "; second\n"])
-
-    def prepared(asked):
-        source = prepare(asked)
-        return replace(source, text=source.text + next(notes))
-
-    monkeypatch.setattr(batching, "prepare", prepared)
+    edit(monkeypatch, lambda _, text: text + next(notes))
     batch = build_all([one, one], levels=COLD, processes=False)
     assert batch.results[0].text != batch.results[1].text
     assert batch.duplicates == {1: 0}
@@ -434,7 +437,8 @@ def test_shared_functions_stand_once_in_a_program():
 def test_a_builder_that_ignores_its_limit_is_replaced(monkeypatch):
     """Who hangs fails by name; those it was compiled with are built by the next."""
     candidates = some(6, "cpu")
-    spoil_cpu(monkeypatch, candidates[2].name)
+    marks = {candidates[2].name: "; hang\n"}
+    edit(monkeypatch, lambda label, text: text + marks.get(label, ""))
     script = (
         "import sys, time\n"
         "from steelyard_kernels.group import serve\n"
@@ -451,17 +455,6 @@ def test_a_builder_that_ignores_its_limit_is_replaced(monkeypatch):
     kinds = [type(result) for result in batch.results]
     assert kinds == [Artifact, Artifact, Failure, Artifact, Artifact, Artifact]
     assert "did not stop at its time limit of 0.25 s" in batch.results[2].error
-
-
-def spoil_cpu(monkeypatch, label):
-    """Mark the text of one candidate for this machine."""
-
-    def prepared(asked):
-        source = prepare(asked)
-        mark = "; hang\n" if asked.schedule.label == label else ""
-        return replace(source, text=source.text + mark)
-
-    monkeypatch.setattr(batching, "prepare", prepared)
 
 
 def test_the_quick_tier_compiles_each_candidate_alone(nvrtc):

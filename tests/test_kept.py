@@ -50,42 +50,6 @@ def test_the_second_process_compiles_nothing(folder, compiled):
     assert len(list(folder.glob("??/*.build"))) == 3
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: b"",
-        lambda data: data[: len(data) // 2],
-        lambda data: data[:-1] + bytes([data[-1] ^ 1]),
-        lambda data: b"x" * len(data),
-    ],
-)
-def test_a_damaged_file_is_compiled_anew(folder, compiled, damage):
-    """Cut, changed or something else; and it is whole after."""
-    first = again()
-    (file,) = folder.glob("??/*.build")
-    file.write_bytes(damage(file.read_bytes()))
-    assert again() == first
-    assert again() == first
-    assert len(compiled) == 2
-
-
-def test_a_folder_that_cannot_be_written_keeps_nothing(folder, compiled):
-    """Here a file has its name."""
-    folder.parent.mkdir(exist_ok=True)
-    folder.write_text("in the way")
-    assert again() == again()
-    assert len(compiled) == 2
-
-
-def test_off_keeps_nothing(folder, compiled, monkeypatch):
-    """As builds are not kept either."""
-    monkeypatch.setenv("STEELYARD_CACHE", "off")
-    again()
-    again()
-    assert len(compiled) == 2
-    assert not folder.exists()
-
-
 def test_a_text_that_is_refused_leaves_no_file(folder):
     """Neither a cubin nor half of one."""
     with pytest.raises(CompileError):
