@@ -70,7 +70,7 @@ def assemble(
         LLVMError: the text is not a legal LLVM program.
     """
     started = perf_counter_ns()
-    try:
+    with refusing():
         module = llvm.parse_assembly(text)
         parsed = _told(recorder, "parse", started)
         module.verify()
@@ -81,11 +81,18 @@ def assemble(
             passes.add_simplify_cfg_pass()
             options = llvm.create_pipeline_tuning_options()
             passes.run(module, llvm.create_pass_builder(_session().machine, options))
-    except RuntimeError as error:
-        raise LLVMError(f"LLVM rejected the program: {str(error).strip()}") from error
     code = _emitted(module)
     _told(recorder, "codegen", verified)
     return code
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Have LLVM's words on a program that is none be an `LLVMError`."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise LLVMError(f"LLVM rejected the program: {str(error).strip()}") from error
 
 
 def own(

@@ -18,7 +18,8 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from steelyard_device import install, nvrtc_log
-from steelyard_device.errors import CompileError, DeviceError, LLVMError
+from steelyard_device.errors import CompileError, DeviceError
+from steelyard_device.llvm import refusing
 from steelyard_device.nvrtc import ARCHITECTURES, Compiled, Phase
 from steelyard_device.threads import LOCK, Once, compiling
 
@@ -41,7 +42,8 @@ def compile(text: str, arch: str) -> Compiled:  # noqa: A001 - read as nvptx.com
     clock = [perf_counter_ns()]
     module = _parsed(text, arch)
     clock.append(perf_counter_ns())
-    _verify(module)
+    with refusing():
+        module.verify()
     clock.append(perf_counter_ns())
     with LOCK:  # the process's switches may be another thread's
         ptx = _machine(arch).emit_assembly(module).encode()
@@ -63,7 +65,8 @@ def compile(text: str, arch: str) -> Compiled:  # noqa: A001 - read as nvptx.com
 def assembly(text: str, arch: str) -> str:
     """Return the PTX of LLVM IR ``text``; raises as `compile` does."""
     module = _parsed(text, arch)
-    _verify(module)
+    with refusing():
+        module.verify()
     ptx: str = _machine(arch).emit_assembly(module)
     return ptx
 
@@ -78,24 +81,11 @@ def compiler() -> str:
 def _parsed(text: str, arch: str) -> llvm.ModuleRef:
     """Read a program and give it the data layout of this LLVM, which is no text's."""
     machine = _machine(arch)
-    try:
+    with refusing():
         module = llvm.parse_assembly(text)
-    except RuntimeError as error:
-        raise _refused(error) from error
     module.triple = TRIPLE
     module.data_layout = str(machine.target_data)
     return module
-
-
-def _verify(module: llvm.ModuleRef) -> None:
-    try:
-        module.verify()
-    except RuntimeError as error:
-        raise _refused(error) from error
-
-
-def _refused(error: RuntimeError) -> LLVMError:
-    return LLVMError(f"LLVM rejected the program: {str(error).strip()}")
 
 
 @Once

@@ -16,8 +16,8 @@ from typing import Final
 
 import llvmlite.binding as llvm
 
-from steelyard_device.errors import DeviceError, LLVMError
-from steelyard_device.llvm import Host, without_strength_reduction
+from steelyard_device.errors import DeviceError
+from steelyard_device.llvm import Host, refusing, without_strength_reduction
 from steelyard_device.threads import Once
 
 _TRIPLE: Final = "x86_64-unknown-linux-gnu"
@@ -59,11 +59,9 @@ def compile(text: str, processor: str) -> Assembly:  # noqa: A001 - as nvptx.com
         DeviceError: this LLVM makes no code for such a processor.
     """
     machine = _machine(processor)
-    try:
+    with refusing():
         module = llvm.parse_assembly(text)
         module.verify()
-    except RuntimeError as error:
-        raise LLVMError(f"LLVM rejected the program: {str(error).strip()}") from error
     with without_strength_reduction():
         assembly: str = machine.emit_assembly(module)
     return read(assembly)
