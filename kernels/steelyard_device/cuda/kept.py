@@ -5,8 +5,16 @@ Every process that measures needs them, and starting NVRTC costs it 0.1 to 0.3 s
 
 from __future__ import annotations
 
+from steelyard_device.cuda.device import Context
+from steelyard_device.cuda.module import Function, load
 from steelyard_device.disk import kept
 from steelyard_device.threads import Once
+
+
+@Once
+def function(context: Context, text: str, entry: str) -> Function:
+    """Load the kernel of a text that has a name on a GPU; raises as `cubin`."""
+    return load(context, cubin(text, context.device.arch)).function(entry)
 
 
 @Once

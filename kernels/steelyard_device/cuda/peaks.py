@@ -17,7 +17,6 @@ from steelyard_device.cuda import peaks_text as text
 from steelyard_device.cuda.device import Context
 from steelyard_device.cuda.launch import Launch
 from steelyard_device.cuda.memory import Buffer
-from steelyard_device.cuda.module import Function, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Copies:
         slots = (self._from.address, self._to.address, count)
         return tuple(
             Launch(
-                _function(self._context, f"copy{hint}{unroll}", text.COPY),
+                kept.function(self._context, text.COPY, f"copy{hint}{unroll}"),
                 slots,
                 grid=-(-count // (unroll * threads)),
                 block=threads,
@@ -74,7 +73,7 @@ def _chained(
 ) -> Rate:
     blocks, threads = 8 * context.device.multiprocessors, 256
     out = Buffer(context, (1,), np.uint64)
-    function = _function(context, f"fma_{dtype}", text.fma(dtype, register))
+    function = kept.function(context, text.fma(dtype, register), f"fma_{dtype}")
     launch = Launch(function, (turns, out.address), grid=blocks, block=threads)
     each = 2 * lanes * text.CHAINS * text.UNROLLED * turns
     return Rate(dtype, "fma", launch, each * blocks * threads, (out,))
@@ -84,7 +83,7 @@ def _grouped(context: Context, what: tuple[str, str, int, int], turns: int) -> R
     dtype, kind, keep, put = what
     seeds = _random(context, 2 * text.ROWS * 128 + text.COLUMNS * 128, keep, put)
     out = Buffer(context, (1,), np.uint64)
-    function = _function(context, f"mma_{dtype}", text.matrix(dtype, kind))
+    function = kept.function(context, text.matrix(dtype, kind), f"mma_{dtype}")
     slots = (turns, seeds.address, out.address)
     blocks = context.device.multiprocessors
     launch = Launch(function, slots, grid=blocks, block=256)
@@ -97,9 +96,8 @@ def _warped(context: Context, what: text.Warp, turns: int) -> Rate:
     dtype, kind, a, b, c, letters, _ = what
     seeds = _random(context, 4 * 256 * (a + b), *text.BITS[dtype])
     out = Buffer(context, (1,), np.uint64)
-    function = _function(
-        context, f"mma_{dtype}", text.warp_matrix(dtype, kind, (a, b, c), letters)
-    )
+    program = text.warp_matrix(dtype, kind, (a, b, c), letters)
+    function = kept.function(context, program, f"mma_{dtype}")
     blocks, threads = 2 * context.device.multiprocessors, 256
     slots = (turns, seeds.address, out.address)
     launch = Launch(function, slots, grid=blocks, block=threads)
@@ -114,12 +112,7 @@ def _random(context: Context, nbytes: int, keep: int, put: int) -> Buffer:
     That makes numbers of any dtype between 0.5 and 1, of either sign.
     """
     found = Buffer(context, (nbytes,), np.uint8)
-    function = _function(context, "random_words", text.RANDOM)
+    function = kept.function(context, text.RANDOM, "random_words")
     slots = (found.address, nbytes // 4, keep, put)
     Launch(function, slots, grid=8 * context.device.multiprocessors, block=256).launch()
     return found
-
-
-def _function(context: Context, entry: str, program: str) -> Function:
-    cubin = kept.cubin(program, context.device.arch)
-    return load(context, cubin).function(entry)

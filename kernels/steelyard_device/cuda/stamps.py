@@ -12,7 +12,6 @@ from steelyard_device.cuda import kept
 from steelyard_device.cuda.device import Context
 from steelyard_device.cuda.launch import Launch
 from steelyard_device.cuda.memory import Buffer
-from steelyard_device.cuda.module import load
 from steelyard_device.errors import DeviceError
 
 
@@ -23,8 +22,7 @@ class Stamps:
         self.capacity = capacity
         self._marks = Buffer(context, (max(capacity, 1), 2), np.int64)
         self._marks.fill(0)
-        cubin = kept.cubin(TEXT, context.device.arch)
-        function = load(context, cubin).function("steelyard_stamp")
+        function = kept.function(context, TEXT, "steelyard_stamp")
         # Of as many blocks as there are multiprocessors, an idle GPU puts one on each.
         blocks = context.device.multiprocessors
         slots = (self._marks.address, 0)

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 from steelyard_device.cuda import kept
 from steelyard_device.cuda.device import Context
 from steelyard_device.cuda.launch import Launch
-from steelyard_device.cuda.module import load
 from steelyard_device.errors import DeviceError
 
 MOST_AXES: Final = 16
@@ -62,10 +61,9 @@ def copy(
     fields = *_padded(extents), *_padded(steps), *_padded(other)
     layout = struct.pack(f"<4q{3 * MOST_AXES}q", count, len(axes), near, last, *fields)
     name = f"steelyard_{'tiles' if near != last else 'elements'}_{itemsize}"
-    made = load(context, kept.cubin(_text(), context.device.arch)).function(name)
     slots = to.address, source.address, layout
     return Launch(
-        made,
+        kept.function(context, _text(), name),
         slots,
         grid=min(blocks, _MOST_BLOCKS),
         block=_BLOCK,

@@ -13,12 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard_device.cuda import kept
-from steelyard_device.cuda.device import Context
 from steelyard_device.cuda.launch import Launch
 from steelyard_device.cuda.memory import Buffer, View, copy_of
-from steelyard_device.cuda.module import Function, load
 from steelyard_device.errors import DeviceError
-from steelyard_device.threads import Once
 
 _BLOCK = 256
 _BLOCKS_EACH = 8
@@ -123,14 +120,9 @@ def gather(
         places = copy_of(buffer.context, asked)
         unit = next(u for u in (8, 4, 2, 1) if not (row | buffer.address) % u)
         slots = (buffer.address, taken.address, places.address, row // unit, unit)
-        function = _function(buffer.context, "steelyard_gather")
+        function = kept.function(buffer.context, TEXT, "steelyard_gather")
         Launch(function, slots, grid=asked.size, block=_BLOCK).launch()
     return taken.read()
-
-
-@Once
-def _function(context: Context, entry: str) -> Function:
-    return load(context, kept.cubin(TEXT, context.device.arch)).function(entry)
 
 
 def _answer(
@@ -146,7 +138,7 @@ def _answer(
     words.fill(0)
     most = _BLOCKS_EACH * context.device.multiprocessors
     Launch(
-        _function(context, entry),
+        kept.function(context, TEXT, entry),
         (buffer.address, buffer.nbytes, *slots, words.address),
         grid=min(max(-(-work // _BLOCK), 1), most),
         block=_BLOCK,
