@@ -43,27 +43,14 @@ def test_a_clock_that_stands_still_has_no_tick():
     assert smallest_step(lambda: 5) == math.inf
 
 
-def test_independent_launches_are_awaited_once_at_the_end():
+@pytest.mark.parametrize("count", [7, 1, 0])
+def test_launches_are_awaited_at_the_end_or_one_by_one(count):
     """The hand-over of the last is inside the window."""
-    work = Logged()
-    start, stop = HostClock().window(work, 7, dependent=False)
-    assert work.log == [7, "wait"]
-    assert start <= stop
-
-
-def test_dependent_launches_are_awaited_one_by_one():
-    """Each is done before the next is submitted."""
-    work = Logged()
-    HostClock().window(work, 3, dependent=True)
-    assert work.log == [1, "wait"] * 3
-
-
-@pytest.mark.parametrize("dependent", [False, True])
-def test_a_window_of_no_launches_is_empty(dependent):
-    """It submits nothing."""
-    work = Logged()
-    HostClock().window(work, 0, dependent=dependent)
-    assert [step for step in work.log if step != "wait"] in ([], [0])
+    for dependent, log in ((False, [count, "wait"]), (True, [1, "wait"] * count)):
+        work = Logged()
+        start, stop = HostClock().window(work, count, dependent=dependent)
+        assert work.log == log
+        assert start <= stop
 
 
 @pytest.mark.parametrize("clock", [HostClock(), NativeClock(cpu.null())])

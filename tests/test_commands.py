@@ -99,6 +99,13 @@ def said(*arguments, code=0):
     return result.stdout
 
 
+def refused(*arguments, code=4):
+    """Return what it says where it ends with a code."""
+    result = invoke(*arguments)
+    assert result.exit_code == code, result.output
+    return result.stderr
+
+
 def rows_of(*arguments, code=0):
     """Return the rows that it prints as JSON."""
     found = json.loads(said(*arguments, "--json", code=code))
@@ -342,9 +349,7 @@ def test_a_users_mistake_is_one_sentence(desk, arguments, sentence):
 def test_without_a_disk_there_is_no_build_from_it(monkeypatch):
     """It would be a cold one."""
     monkeypatch.setenv("STEELYARD_CACHE", "off")
-    result = invoke("copy", "--quantity", "warm-disk")
-    assert result.exit_code == 4
-    assert "STEELYARD_CACHE=off" in result.stderr
+    assert "STEELYARD_CACHE=off" in refused("copy", "--quantity", "warm-disk")
 
 
 def test_a_disk_that_keeps_nothing_gives_no_builds_from_it(desk, monkeypatch):
@@ -352,19 +357,15 @@ def test_a_disk_that_keeps_nothing_gives_no_builds_from_it(desk, monkeypatch):
     (desk / "file").write_text("")
     monkeypatch.setenv("STEELYARD_CACHE", str(desk / "file"))
     cache.disk.cache_clear()
-    result = invoke("copy", "--quantity", "warm-disk", "--repeat", "1")
-    assert result.exit_code == 4
-    assert re.search(r"copy.*built anew each time: .*file keeps", result.stderr)
+    told = refused("copy", "--quantity", "warm-disk", "--repeat", "1")
+    assert re.search(r"copy.*built anew each time: .*file keeps", told)
 
 
 def test_a_fresh_process_that_dies_is_named_by_its_exit_code():
     """A kernel may end its process while it is traced."""
-    result = invoke("own.py:double", "--arg", "8", "--quantity", "first")
-    assert result.exit_code == 2
-    assert "a fresh process failed: exit code 3" in result.stderr
-    result = invoke("own.py:double", "--arg", "8x8", "--quantity", "first")
-    assert result.exit_code == 2
-    assert "a fresh process failed: signal 9 killed it" in result.stderr
+    for shape, how in (("8", "exit code 3"), ("8x8", "signal 9 killed it")):
+        told = refused("own.py:double", "--arg", shape, "--quantity", "first", code=2)
+        assert f"a fresh process failed: {how}" in told
 
 
 @pytest.mark.parametrize(
@@ -402,10 +403,9 @@ def test_a_disassembler_is_given_no_file_that_a_kill_could_leave(nvrtc, monkeypa
 def test_sass_without_a_disassembler_names_the_package(nvrtc, monkeypatch):
     """The instruction mix needs none."""
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
-    result = invoke("copy", "--target", CUDA, "--emit", "sass")
-    assert result.exit_code == 4
-    assert "pip install nvidia-cuda-nvdisasm" in result.stderr
-    assert "--resources" in result.stderr
+    told = refused("copy", "--target", CUDA, "--emit", "sass")
+    assert "pip install nvidia-cuda-nvdisasm" in told
+    assert "--resources" in told
 
 
 def test_what_each_phase_made_stands_under_its_name(golden):
@@ -517,9 +517,8 @@ def test_each_library_builds_in_a_process_of_its_own(nvrtc):
     assert version in text.splitlines()[3]
     assert "wait for a worker" in text
     assert "NVVM Optimizer" in text
-    result = invoke("copy", "--target", CUDA, "--nvrtc", "/no/lib.so")
-    assert result.exit_code == 4
-    assert "/no/lib.so" in result.stderr
+    told = refused("copy", "--target", CUDA, "--nvrtc", "/no/lib.so")
+    assert "/no/lib.so" in told
 
 
 def test_all_candidates_are_built_in_groups(nvrtc, few):

@@ -369,12 +369,16 @@ def elsewhere(b):
     return b.build(Elsewhere(), x, target="cuda:sm_90a")
 
 
+def built(mode, scale):
+    """Return that case prepared, and its trial."""
+    prepared = PreparedCase(elsewhere.cases()[0], QUICK)
+    return prepared, measure_case(prepared, parse(mode), scale, QUICK)
+
+
 @pytest.mark.parametrize("mode", CACHES["build"])
 def test_work_for_another_machine_is_built_and_not_launched(mode, scale):
     """Its row has the facts, and a doubt that says why nothing was checked."""
-    (case,) = elsewhere.cases()
-    prepared = PreparedCase(case, QUICK)
-    trial = measure_case(prepared, parse(f"build/{mode}"), scale, QUICK)
+    prepared, trial = built(f"build/{mode}", scale)
     assert trial.error is None
     assert trial.facts["registers"] == 24
     assert trial.facts["target"] == "cuda:sm_90a"
@@ -386,8 +390,6 @@ def test_work_for_another_machine_is_built_and_not_launched(mode, scale):
 
 def test_a_fresh_process_finds_no_cache_and_its_parts_add_up(scale, monkeypatch):
     """What it says of itself is believed; the parent adds when it was started."""
-    (case,) = elsewhere.cases()
-    prepared = PreparedCase(case, QUICK)
     asked = []
 
     def run(command, *, env, **_):
@@ -397,7 +399,7 @@ def test_a_fresh_process_finds_no_cache_and_its_parts_add_up(scale, monkeypatch)
         return subprocess.CompletedProcess(command, 0, text, "")
 
     monkeypatch.setattr(subprocess, "run", run)
-    trial = measure_case(prepared, parse("build/first"), scale, QUICK)
+    prepared, trial = built("build/first", scale)
     assert set(asked) == {"off"}
     assert (trial.ledger["import"], trial.ledger["first kernel"]) == (3, 4)
     assert trial.facts["second_kernel_ns"] == 2
@@ -407,11 +409,9 @@ def test_a_fresh_process_finds_no_cache_and_its_parts_add_up(scale, monkeypatch)
 
 def test_work_for_another_machine_has_no_launch_to_measure(scale):
     """The sentence names the modes that it has; two of them are its defaults."""
-    (case,) = elsewhere.cases()
-    assert case.modes() == BUILDS
-    prepared = PreparedCase(case, QUICK)
-    said = measure_case(prepared, parse("kernel/warm"), scale, QUICK).error
-    assert said == (
+    prepared, trial = built("kernel/warm", scale)
+    assert prepared.case.modes() == BUILDS
+    assert trial.error == (
         "elsewhere: mode kernel/warm asks for launches, but elsewhere is only built, "
         "for cuda:sm_90a. Measure it in build/cold, build/warm-disk, build/warm-memory "
         "or build/first."

@@ -476,33 +476,16 @@ def test_the_trace_is_what_perfetto_reads(clock):
             clock.run(2500)
     t.merge([Span(("c",), 2000, 500, 9, 8)], "worker")
     trace = json.loads(t.chrome_trace())
+
+    def event(kind, name, thread, **more):
+        return {"name": name, "ph": kind, "pid": 1, "tid": thread, **more}
+
     assert trace["displayTimeUnit"] == "ns"
     assert trace["traceEvents"] == [
-        {
-            "name": "thread_name",
-            "ph": "M",
-            "args": {"name": "main"},
-            "pid": 1,
-            "tid": 0,
-        },
-        {"name": "a", "ph": "X", "ts": 1.5, "dur": 2.5, "pid": 1, "tid": 0},
-        {"name": "b", "ph": "X", "ts": 1.5, "dur": 2.5, "pid": 1, "tid": 0},
-        {
-            "name": "thread_name",
-            "ph": "M",
-            "args": {"name": "worker"},
-            "pid": 1,
-            "tid": 1,
-        },
-        {
-            "name": "c",
-            "ph": "X",
-            "ts": 1.0,
-            "dur": 0.5,
-            "args": {"blocks": 9, "peak": 8},
-            "pid": 1,
-            "tid": 1,
-        },
+        event("M", "thread_name", 0, args={"name": "main"}),
+        *(event("X", name, 0, ts=1.5, dur=2.5) for name in "ab"),
+        event("M", "thread_name", 1, args={"name": "worker"}),
+        event("X", "c", 1, ts=1.0, dur=0.5, args={"blocks": 9, "peak": 8}),
     ]
 
 
