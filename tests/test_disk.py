@@ -9,7 +9,6 @@ from hashlib import blake2b
 from pathlib import Path
 
 import pytest
-import shell
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,21 +42,6 @@ def test_what_was_put_is_got(tmp_path):
     assert Disk(tmp_path).put(KEY, b"code")
     assert Disk(tmp_path).get(KEY) == b"code"
     assert Disk(tmp_path).get(OTHER) is None
-
-
-def test_an_empty_payload_is_not_a_miss(tmp_path):
-    """Zero bytes are a payload."""
-    Disk(tmp_path).put(KEY, b"")
-    assert Disk(tmp_path).get(KEY) == b""
-
-
-def test_a_second_put_replaces(tmp_path):
-    """The last one stands, and nothing else is left."""
-    disk = Disk(tmp_path)
-    disk.put(KEY, b"old")
-    disk.put(KEY, b"new")
-    assert disk.get(KEY) == b"new"
-    assert [p.name for p in tmp_path.glob("*/*")] == [f"{KEY}.build"]
 
 
 @given(st.binary(max_size=300))
@@ -210,20 +194,6 @@ def test_a_short_write_is_continued(tmp_path, monkeypatch):
     assert Disk(tmp_path).get(KEY) == bytes(100)
 
 
-def test_a_real_limit_on_file_sizes_is_survived(tmp_path):
-    """The kernel writes a part, then refuses (RLIMIT_FSIZE stands in for a full disk)."""
-    script = (
-        "import resource, sys; from pathlib import Path\n"
-        "from steelyard_device.disk import Disk\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096));"
-        "d = Disk(Path(sys.argv[1])); k = sys.argv[2];"
-        "print(d.put(k, bytes(9000)), d.get(k), d.put(k, bytes(9)), len(d.get(k)))"
-    )
-    done = shell.python("-c", script, str(tmp_path), KEY, check=True)
-    assert done.stdout.split() == ["False", "None", "True", "9"]
-    assert not list(tmp_path.glob("*/*.tmp"))
-
-
 def test_an_interrupted_writer_leaves_no_temporary(tmp_path, monkeypatch):
     """Control-C comes through, and the file is gone."""
 
@@ -354,14 +324,6 @@ def test_drop_removes_ours_only(tmp_path):
     left = {path.name for path in (tmp_path / "cache").iterdir()}
     assert left == {"notes.txt", key(0)[:2], "ff", module.KEY_FILE}
     assert disk.put(KEY, b"code")
-
-
-def test_entries_are_the_users_own(tmp_path):
-    """They are code that will run: nobody else may write or read them."""
-    disk = Disk(tmp_path / "new")
-    disk.put(KEY, b"code")
-    assert entry(tmp_path / "new").stat().st_mode & 0o077 == 0
-    assert entry(tmp_path / "new").parent.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o002, 0o022, 0o077])
