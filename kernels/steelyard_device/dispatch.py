@@ -236,19 +236,15 @@ def _method() -> native_call.Method | None:
 @Once
 def _host() -> ctypes.Array[ctypes.c_uint64]:
     """Return what each process has at other places, as `dispatch_native` has it."""
+    from steelyard_device import cpu
+
     api = _numpy_api()
     kinds = [id(each) for each in (int, float, tuple, None, _UINT8)]
     # PyArray_NewFromDescr and PyArray_SetBaseObject.
-    return (ctypes.c_uint64 * 8)(*kinds, api[94], api[282], _fork_join())
+    return (ctypes.c_uint64 * 8)(*kinds, api[94], api[282], cpu.fork_join())
 
 
 _UINT8: Final = np.dtype(np.uint8)
-
-
-def _fork_join() -> int:
-    from steelyard_device import cpu
-
-    return cpu.fork_join()
 
 
 def _numpy_api() -> ctypes.Array[ctypes.c_size_t]:

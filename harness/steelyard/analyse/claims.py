@@ -103,15 +103,12 @@ def judge(
             found.append(Judged(claim, State.SKIPPED, why=why))
             continue
         for seen in _by_clocks(claim, made, (absent or {}).get(claim.name, "")):
-            skips = seen.state is State.MISSING and skipped
-            line = _skipped(seen, skipped) if skips else seen
+            line = seen
+            if seen.state is State.MISSING and skipped:
+                line = Judged(seen.claim, State.SKIPPED, seen.case, why=skipped)
             if found[-1:] != [line]:  # once, however many cases it names
                 found.append(line)
     return found
-
-
-def _skipped(line: Judged, why: str) -> Judged:
-    return Judged(line.claim, State.SKIPPED, line.case, why=why)
 
 
 def _by_clocks(claim: Claim, made: Sequence[Row], absent: str) -> Iterator[Judged]:
@@ -138,7 +135,8 @@ def _judge(claim: Claim, made: Sequence[Row], absent: str) -> Iterator[Judged]:
     known = {row.case: row for row in in_mode if _has(row, claim.axes)}
     chosen: dict[str, Row] = {}
     for text in claim.cases:
-        accepts = chooser(text, known)
+        # Of an exact id that case, otherwise what has the words in its id.
+        accepts = text.__eq__ if text in known else expression.parse(text)
         some = {case: row for case, row in known.items() if accepts(case)}
         if not some:
             why = absent or f"no row of {text!r} in {claim.mode}.{nearest(text, known)}"
@@ -182,11 +180,6 @@ def _together(claim: Claim, of: Sequence[Row], made: Sequence[Row]) -> Iterator[
 
 def _geometric_mean(ratios: Sequence[float]) -> float:
     return math.prod(ratios) ** (1 / len(ratios))
-
-
-def chooser(text: str, known: Any) -> expression.Predicate:
-    """Return what accepts case ids: an exact one of ``known``, or words of ids."""
-    return (lambda case: case == text) if text in known else expression.parse(text)
 
 
 def is_reference(case: str, axes: Mapping[str, Any], claim: Claim) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -64,7 +64,8 @@ def command(
         _say(f"left out: {left}")
     how = session.settings(chosen, request)
     how, device = on_gpu(points, how, chosen)
-    policy = policy_of(points)
+    keys = [(point.case.id, str(point.mode)) for point in points]
+    policy = policy_file.load().policy(keys)  # what a gate here would go by
     test = SelfTest(points, how, Tally(), say=_say, policy=policy, seed=how.seed)
     with lock.measuring(request.wait), Store.open(chosen.store) as opened:
         state = _tested(opened, test, device, 60 * minutes)
@@ -78,12 +79,6 @@ def points_of(request: Request) -> tuple[list[Point], str]:
     found = discovery.find(request.places, request.pattern, request.overrides)
     points, left = planned(found, request.modes)
     return [point for point in points if point.mode.quantity != "build"], left
-
-
-def policy_of(points: Sequence[Point]) -> Policy:
-    """Return what a gate here would go by."""
-    keys = [(point.case.id, str(point.mode)) for point in points]
-    return policy_file.load().policy(keys)
 
 
 def _exit_code(tally: Tally, state: str) -> int:

@@ -164,7 +164,8 @@ def load(
             values[key] = _read(f"{PREFIX}{key.upper()}", key, _split(key, text))
     for key, value in (flags or {}).items():
         if value is not None:
-            values[key] = _read(_flag(key), key, value)
+            flag = "PATHS" if key == "suites" else f"--{key}"
+            values[key] = _read(flag, key, value)
     values["store"] = values.get("store") or default_store(folder)
     return Config(**values)
 
@@ -264,10 +265,6 @@ def _beside(project: Path, suite: str) -> str:
 
 def _split(key: str, text: str) -> str | list[str]:
     return [s for s in text.split(os.pathsep) if s] if key == "suites" else text
-
-
-def _flag(key: str) -> str:
-    return "PATHS" if key == "suites" else f"--{key}"
 
 
 def _read(name: str, key: str, value: Any) -> Any:

@@ -98,7 +98,9 @@ def write(content: Mapping[str, Any], members: Mapping[str, bytes]) -> bytes:
     """
     about = {name: _member(body) for name, body in members.items()}
     whole = {**content, "members": about}
-    head = {"steelyard": KIND, "format": _format(whole), "digest": digest(whole)}
+    # The oldest that says as much: 2 has several launches.
+    oldest = FORMAT if "launches" in whole["launch"] else 1
+    head = {"steelyard": KIND, "format": oldest, "digest": digest(whole)}
     manifest = json.dumps(head | {"content": whole}, indent=1).encode()
     room = io.BytesIO()
     with zipfile.ZipFile(room, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as box:
@@ -124,11 +126,6 @@ def read(data: bytes) -> Capsule:
             "Make or fetch it again."
         ) from error
     return Capsule(manifest, members, blake2b(data, digest_size=16).hexdigest(), data)
-
-
-def _format(content: Mapping[str, Any]) -> int:
-    """Return the oldest format that says as much: 2 has several launches."""
-    return FORMAT if "launches" in content["launch"] else 1
 
 
 def _members(data: bytes) -> dict[str, bytes]:

@@ -235,7 +235,9 @@ class Capture:
         before, self._own = self._own, True
         try:
             if loads:
-                self._keep(calls.image(int(data.ptr)))
+                image = calls.image(int(data.ptr))
+                if any(map(self._wanted, cubin.entries(image))):
+                    self._images.append(image)
             elif data.callback_site == _ENTER:
                 self._enter(number, data)
             elif self._open and self._open.number == data.correlation_id:
@@ -245,11 +247,6 @@ class Capture:
             self.why = str(error) or type(error).__name__
         finally:
             self._own = before
-
-    def _keep(self, image: bytes) -> None:
-        """Keep a cubin that has a kernel which is wanted."""
-        if any(map(self._wanted, cubin.entries(image))):
-            self._images.append(image)
 
     def _enter(self, number: int, data: Any) -> None:
         entry = data.symbol_name
