@@ -94,8 +94,7 @@ class View:
         """Copy an array of the same shape and dtype here; done on return."""
         self._check(array)
         source = np.ascontiguousarray(array)
-        with driver.current(self.context.handle):
-            self._copy("cuMemcpyHtoDAsync", self.address, source.ctypes.data)
+        self._copy("HtoD", self.address, source.ctypes.data, wait=True)
 
     def read(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Copy the elements to ``out``, or a new array, and return it."""
@@ -107,8 +106,7 @@ class View:
                 f"{array.flags.writeable}, cannot be read into: pass a C-contiguous one "
                 "that can be written."
             )
-        with driver.current(self.context.handle):
-            self._copy("cuMemcpyDtoHAsync", array.ctypes.data, self.address)
+        self._copy("DtoH", array.ctypes.data, self.address, wait=True)
         return array
 
     def _check(self, array: NDArray[Any]) -> None:
@@ -118,11 +116,14 @@ class View:
                 f"{self.dtype} {self.shape}: pass one of the same shape and dtype."
             )
 
-    def _copy(self, function: str, to: int, source: int) -> None:
-        asked = f"copying {self.nbytes} bytes"
-        if self.nbytes:
-            call(asked, function, to, source, self.nbytes, self.context.stream)
-            call(asked, "cuStreamSynchronize", self.context.stream)
+    def _copy(self, way: str, to: int, source: int, *, wait: bool) -> None:
+        asked, stream = f"copying {self.nbytes} bytes", self.context.stream
+        if not self.nbytes:
+            return
+        with driver.current(self.context.handle):
+            call(asked, f"cuMemcpy{way}Async", to, source, self.nbytes, stream)
+            if wait:
+                call(asked, "cuStreamSynchronize", stream)
 
     def copy_from(self, source: View) -> None:
         """Copy as many bytes of the same GPU here, in the stream's order."""
@@ -131,11 +132,7 @@ class View:
                 f"{source.nbytes} bytes were to be copied over {self.nbytes}: take "
                 "arrays of one size."
             )
-        if self.nbytes:
-            asked, stream = f"copying {self.nbytes} bytes", self.context.stream
-            at, size = source.address, self.nbytes
-            with driver.current(self.context.handle):
-                call(asked, "cuMemcpyDtoDAsync", self.address, at, size, stream)
+        self._copy("DtoD", self.address, source.address, wait=False)
 
     def fill(self, value: Any) -> None:
         """Set every element to ``value``, in the stream's order."""
