@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import shell
 import trials
+from host_memory_gpu import DEVICE
 
 from steelyard import commands
 from steelyard.commands import BUG, INTERRUPTED, main
@@ -27,7 +28,6 @@ from steelyard.measure import gpu_peaks
 from steelyard.process import runner
 from steelyard.report import progress
 from steelyard.store.store import Store
-from steelyard_device.cuda import Device
 
 STORE = ".steelyard/steelyard.db"
 
@@ -633,8 +633,7 @@ def onboard(desk, monkeypatch):
     (desk / "onboard.py").write_text(ON_GPU)
 
     def seen(peaks):
-        device = Device(0, "a GPU", "GPU-0", "sm_90a", 132, 60 << 20, 1 << 30)
-        monkeypatch.setattr(gpu, "_seen", lambda: ((device,), ""))
+        monkeypatch.setattr(gpu, "_seen", lambda: ((DEVICE,), ""))
         monkeypatch.setattr(gpu, "kept", lambda _: None)
         monkeypatch.setattr(gpu_peaks, "in_its_process", peaks)
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import shell
+from host_memory_gpu import CONTEXT
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,6 @@ from steelyard_device import install, llvm, turns
 from steelyard_device.cuda import driver as cuda_driver
 from steelyard_device.cuda import launch as cuda_launch
 from steelyard_device.cuda import native as cuda_native
-from steelyard_device.cuda.device import Context, Device
 from steelyard_device.cuda.driver import CUDAError
 from steelyard_device.cuda.graph import Chain
 from steelyard_device.cuda.issue import Issued
@@ -24,8 +24,6 @@ from steelyard_device.cuda.module import Attributes, Function, check_whole
 from steelyard_device.cuda.series import Series
 from steelyard_device.errors import DeviceError
 
-DEVICE = Device(0, "a GPU", "GPU-0", "sm_90a", 132, 60 << 20, 1 << 30)
-CONTEXT = Context(DEVICE, handle=0xC0, stream=0x57, pool=0xB0)
 ATTRIBUTES = Attributes(32, 0, 0, 0, 1024, "sm_90")
 
 

@@ -1,6 +1,5 @@
 import re
 
-import gpu
 import misbehaving_gpu
 import numpy as np
 import pytest
@@ -38,9 +37,9 @@ def run(turns, settings=QUICK):
 
 
 @pytest.fixture(scope="module")
-def outcomes():
+def outcomes(context):
     """Measure every kind of misbehaviour in one run, by what it does."""
-    gpu.context()
+    del context
     (suite,) = discovery.discover([misbehaving_gpu.__file__])
     cases = select([suite], overrides={"how": list(OUTCOMES)})
     told = run(plan(cases, [parse("kernel/warm")], 1, seed=0))
@@ -68,8 +67,9 @@ def test_samples_before_a_fault_are_kept(outcomes, how):
 
 
 @pytest.fixture(scope="module")
-def scale():
-    """Give one process's clocks and flushes."""
+def scale(context):
+    """Give one process's clocks and flushes, where there is a GPU."""
+    del context
     return Instruments()
 
 
@@ -116,7 +116,6 @@ MODES = [
 @pytest.mark.parametrize("n", [1, 1000, 4_000_000])
 def test_every_mode_measures_a_kernel_on_a_gpu(scale, mode, n):
     """Checked, with raw samples, frequencies beside kernels, and a ledger of calls."""
-    gpu.context()
     prepared = PreparedCase(copied.case({"n": n}), QUICK)
     trial = measure_case(prepared, parse(mode), scale, QUICK)
     assert trial.error is None
@@ -137,7 +136,6 @@ def test_every_mode_measures_a_kernel_on_a_gpu(scale, mode, n):
 @pytest.mark.parametrize("mode", ["kernel/cold", "kernel/warm", *MODES[:4]])
 def test_updates_in_place_are_measured_and_checked(scale, mode):
     """However many launches a window has: as many, untimed, leave the same."""
-    gpu.context()
     prepared = PreparedCase(scaled.case({"n": 1000}), QUICK)
     trial = measure_case(prepared, parse(mode), scale, QUICK)
     assert trial.error is None
@@ -146,7 +144,6 @@ def test_updates_in_place_are_measured_and_checked(scale, mode):
 
 def test_cold_launches_of_what_fits_the_cache_take_longer(scale):
     """Twice 16 MB, read and written: several microseconds more from memory."""
-    gpu.context()
     prepared = PreparedCase(copied.case({"n": 4_000_000}), QUICK)
     cold, warm = (
         sorted(measure_case(prepared, parse(m), scale, QUICK).samples.per_launch())
@@ -157,7 +154,6 @@ def test_cold_launches_of_what_fits_the_cache_take_longer(scale):
 
 def test_nodes_of_a_graph_cost_less_than_launches(scale):
     """Neither is less than the kernel takes."""
-    gpu.context()
     prepared = PreparedCase(copied.case({"n": 1000}), QUICK)
     graph, launches = (
         min(measure_case(prepared, parse(m), scale, QUICK).samples.per_launch())

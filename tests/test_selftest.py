@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import shell
 import trials
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy
@@ -17,7 +17,6 @@ from scipy import stats as scipy
 from steelyard import Case, benchmark
 from steelyard.analyse import sizes
 from steelyard.analyse.verdict import Policy, Verdict
-from steelyard.commands import main
 from steelyard.commands import selftest as selftest_command
 from steelyard.declare.mode import parse
 from steelyard.declare.plan import Settings
@@ -299,9 +298,10 @@ def test_the_gpu_that_is_chosen_is_the_one_that_is_tested(monkeypatch, tmp_path)
     monkeypatch.setattr(
         selftest_command, "run", lambda test, *_: tested.append(test.settings.gpu)
     )
-    asked = ["selftest", "--store", str(tmp_path / "store.db"), "-k", "copy"]
-    asked.append("steelyard.declare.builtin")
-    CliRunner().invoke(main, asked, standalone_mode=False)
+    store = ("--store", tmp_path / "store.db")
+    shell.command(
+        "selftest", *store, "-k", "copy", "steelyard.declare.builtin", code=None
+    )
     assert tested == [3]
 
 
@@ -417,21 +417,18 @@ def test_workers_plant_what_their_side_asks_for(suite):
     assert facts["head"]["injected"] == 5000
 
 
-def asked_for(suite, monkeypatch, machine):
-    """Run the command on a made-up machine; return it and the store."""
+def asked_for(suite, monkeypatch, machine, code=0):
+    """Run the command on a made-up machine to this end; return it and the store."""
     made = partial(SelfTest, make=machine.blocks, now=machine.now)
     monkeypatch.setattr(selftest_command, "SelfTest", made)
-    url = str(suite.with_suffix(".db"))
-    asked = ["selftest", str(suite), "--minutes", "3", "--store", url]
-    done = CliRunner().invoke(main, asked, standalone_mode=False)
-    assert done.exception is None
-    return done, Store.open(url, create=False)
+    url = suite.with_suffix(".db")
+    asked = ["selftest", suite, "--minutes", "3", "--store", url]
+    return shell.command(*asked, code=code), Store.open(str(url), create=False)
 
 
 def test_the_command_stores_what_it_found(suite, monkeypatch):
     """Trials of both sides as they come, and the result as a run of its own."""
     done, store = asked_for(suite, monkeypatch, Machine())
-    assert done.return_value == 0
     assert "0 false alarms" in done.output
     with store:
         base, head, result = store.runs()
@@ -448,8 +445,7 @@ def test_the_command_stores_what_it_found(suite, monkeypatch):
 
 def test_the_command_says_what_failed(suite, monkeypatch):
     """With the exit code of a failed benchmark; there is no result to keep."""
-    done, store = asked_for(suite, monkeypatch, Machine(broken={"delay"}))
-    assert done.return_value == 2
+    done, store = asked_for(suite, monkeypatch, Machine(broken={"delay"}), 2)
     assert "delay: it broke." in done.output
     with store:
         assert calibration.latest(store, store.runs()[-1].machine) is None
@@ -465,8 +461,7 @@ def test_what_was_counted_before_ctrl_c_is_kept(suite, monkeypatch):
         return draw.gauss(0, 0.005)
 
     machine.noise = interrupted
-    done, store = asked_for(suite, monkeypatch, machine)
-    assert done.return_value == 130
+    _, store = asked_for(suite, monkeypatch, machine, 130)
     with store:
         states = [run.state for run in store.runs()]
         found = calibration.latest(store, store.runs()[-1].machine)

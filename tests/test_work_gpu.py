@@ -4,7 +4,6 @@ import ctypes
 import functools
 import threading
 
-import gpu
 import numpy as np
 import pytest
 from fakes import case_of
@@ -23,10 +22,7 @@ extern "C" __global__ void scale(const float* x, float* y, int n, float by) {
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def context():
-    """Give the first GPU; skip without one."""
-    return gpu.context()
+pytestmark = pytest.mark.usefixtures("context")
 
 
 @functools.cache
