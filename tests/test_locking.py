@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+import shell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steelyard.commands import main
 from steelyard.machine import files
 from steelyard_device import cpu, llvm
 from steelyard_kernels import KernelFunction, library
@@ -62,11 +61,6 @@ def desk(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "TARGETS", (CPU, GPU))
     yield tmp_path
     cache.disk.cache_clear()
-
-
-def steelyard(*arguments):
-    """Run the command line."""
-    return CliRunner().invoke(main, list(arguments))
 
 
 def lock_of(*entries, compilers=None):
@@ -455,44 +449,38 @@ def test_a_kernel_that_cannot_be_built_is_named(nvrtc, monkeypatch):
 
 def test_a_lock_is_written_and_checked(nvrtc, desk):
     """The folder need not be there; a check writes nothing."""
-    assert steelyard("lock", "--check").exit_code == 4
-    done = steelyard("lock")
-    assert (done.exit_code, done.output) == (0, "ci/kernels.lock: 4 entries.\n")
+    shell.command("lock", "--check", code=4)
+    done = shell.command("lock")
+    assert done.output == "ci/kernels.lock: 4 entries.\n"
     file = desk / "ci" / "kernels.lock"
     assert read_lock(file.read_text(), "it") == run.made()
     assert [each.name for each in file.parent.iterdir()] == [file.name]
-    done = steelyard("lock", "--check")
-    assert (done.exit_code, done.output) == (
-        0,
-        "ci/kernels.lock is up to date: 4 entries.\n",
-    )
+    done = shell.command("lock", "--check")
+    assert done.output == "ci/kernels.lock is up to date: 4 entries.\n"
 
 
 def test_a_file_that_is_out_of_date_says_what_changed(nvrtc, desk):
     """A check exits with 1 and leaves it; writing mends it and says the same."""
-    assert steelyard("lock", "mine").exit_code == 0
+    shell.command("lock", "mine")
     file = desk / "mine"
     good = file.read_text()
     old = signed(good.replace("takes registers 10", "takes registers 9", 1))
     assert old != good
     file.write_text(old)
-    done = steelyard("lock", "--check", "mine")
-    assert done.exit_code == 1
+    done = shell.command("lock", "--check", "mine", code=1)
     assert f"{SMALL[0].label} {GPU}: more registers: 9 -> 10\n" in done.output
     assert file.read_text() == old
-    done = steelyard("lock", "mine")
-    assert (done.exit_code, file.read_text()) == (0, good)
+    done = shell.command("lock", "mine")
+    assert file.read_text() == good
     assert f"{SMALL[0].label} {GPU}: more registers: 9 -> 10\n" in done.output
 
 
 def test_another_compilers_file_is_replaced_and_not_compared(nvrtc, desk):
     """A check has no answer; writing says that all of it is new."""
     (desk / "mine").write_text(GOOD)
-    done = steelyard("lock", "--check", "mine")
-    assert done.exit_code == 4
+    done = shell.command("lock", "--check", "mine", code=4)
     assert "mine is of the cpu compiler llvm 20, here is llvm" in done.output
-    done = steelyard("lock", "mine")
-    assert done.exit_code == 0
+    done = shell.command("lock", "mine")
     assert "all of it is new" in done.output
     assert read_lock((desk / "mine").read_text(), "it") == run.made()
 
@@ -500,25 +488,24 @@ def test_another_compilers_file_is_replaced_and_not_compared(nvrtc, desk):
 def test_a_damaged_lock_is_replaced_and_anybody_elses_file_is_not(nvrtc, desk):
     """A file that is not ours is left as it is."""
     (desk / "mine").write_text(GOOD[:100])
-    assert steelyard("lock", "mine").exit_code == 0
+    shell.command("lock", "mine")
     for content in ("import this\n", GOOD.replace("kernels.lock 2", "kernels.lock 9")):
         (desk / "mine").write_text(content)
-        assert steelyard("lock", "mine").exit_code == 4
+        shell.command("lock", "mine", code=4)
         assert (desk / "mine").read_text() == content
     with pytest.raises(Foreign):
         read_lock(content, "it")
     (desk / "mine").write_bytes(b"\xff\xfe\x00")
-    done = steelyard("lock", "mine")
-    assert (done.exit_code, "it is no text" in done.output) == (4, True)
+    done = shell.command("lock", "mine", code=4)
+    assert "it is no text" in done.output
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence(nvrtc, desk):
     """And nothing is left beside it."""
     (desk / "place").write_text("a file")
-    done = steelyard("lock", "place/kernels.lock")
-    assert done.exit_code == 4
+    done = shell.command("lock", "place/kernels.lock", code=4)
     assert done.output.startswith("error: place/kernels.lock")
-    assert steelyard("lock", str(desk)).exit_code == 4
+    shell.command("lock", str(desk), code=4)
 
 
 def test_a_full_disk_leaves_the_file_that_was_there(nvrtc, desk, monkeypatch):
@@ -529,8 +516,7 @@ def test_a_full_disk_leaves_the_file_that_was_there(nvrtc, desk, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(files.os, "fsync", full)
-    done = steelyard("lock", "mine")
-    assert done.exit_code == 4
+    done = shell.command("lock", "mine", code=4)
     assert "mine: No space left on device" in done.output
     assert (desk / "mine").read_text() == GOOD
     assert sorted(each.name for each in desk.iterdir()) == ["cache", "mine"]

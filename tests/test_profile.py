@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from fakes import case_of
+from host_memory_gpu import CONTEXT
 from test_tracing import plain
 from trials import trial
 
@@ -226,8 +227,6 @@ class Driver:
 
 def test_marks_are_closed_whatever_the_work_raises(monkeypatch):
     """A profiler left on would count what comes after."""
-    from test_cuda import CONTEXT
-
     driver = Driver(monkeypatch)
 
     def broken():
