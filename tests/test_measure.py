@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import zoo
 from fakes import QUICK, case_of, launching, negate
 
 from steelyard import BenchmarkError, benchmark
@@ -166,23 +167,10 @@ def test_bytes_are_counted_from_the_buffers(scale):
     }
 
 
-class Cheat:
-    """Does what it should in its first calls only."""
-
-    def __init__(self, honest):
-        self.left = honest
-
-    def __call__(self, x, out):
-        """Negate, or leave the output as it is."""
-        self.left -= 1
-        if self.left >= 0:
-            np.negative(x, out=out)
-
-
 @pytest.mark.parametrize("mode", ["kernel/cold", "kernel/warm", "latency/warm"])
 def test_work_that_stops_working_once_it_was_checked_is_found_out(mode, scale):
     """The untimed launch that warms the caches wrote what was then found right."""
-    trial = measured(launching(Cheat(1), np.negative), mode, scale)
+    trial = measured(launching(zoo.Warmed(1), np.negative), mode, scale)
     assert (
         trial.error
         == "body: the work wrote nothing to y. Is it the buffer it was given?"

@@ -190,6 +190,24 @@ def how(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def desk(tmp_path, monkeypatch):
+    """Tune in a folder with a cache and a lock of its own, and keep choices there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STEELYARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("STEELYARD_LOCK", str(tmp_path / "lock"))
+    monkeypatch.setattr(tuning, "keeps", lambda: True)
+    return tmp_path / "tuned.json"
+
+
+def told(*asked):
+    """Return what the command prints as JSON."""
+    words = [*asked, "--store", "store.db", "--keep", "tuned.json", "--json"]
+    done = CliRunner().invoke(tune.command, words)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
 def made(monkeypatch):
     """Let candidates take what a test says; by default the last is the fastest."""
 
@@ -439,27 +457,18 @@ def test_a_budget_counts_from_the_command_and_leaves_the_first_kernel(monkeypatc
 
 
 def test_each_kernel_of_a_program_is_tuned_and_builds_take_what_was_chosen(
-    file, tmp_path, monkeypatch
+    file, desk, monkeypatch
 ):
     """Of equal launches one; a budget leaves each a share of the candidates."""
-    monkeypatch.setenv("STEELYARD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("STEELYARD_LOCK", str(tmp_path / "lock"))
-    monkeypatch.setattr(tuning, "keeps", lambda: True)
     monkeypatch.setattr(tuning, "Workers", lambda: Made(defaultdict(lambda: 1000)))
     asked = [f"{file}:twice", *["--shape", "96x96"] * 2]
-    listed = CliRunner().invoke(tune.command, [*asked, "--list", "--json"])
-    whole, space = json.loads(listed.stdout)["spaces"]
+    whole, space = told(*asked, "--list")["spaces"]
     assert {"launches 2 3", "launches 2+3", "launches 3"} == whole["candidates"].keys()
-    kept = tmp_path / "tuned.json"
-    store = ["--store", str(tmp_path / "store.db"), "--keep", str(kept)]
-    how = ["--budget", "2", "--blocks", "2", "--json"]
-    done = CliRunner().invoke(tune.command, [*asked, *store, *how])
-    assert done.exit_code == 0, done.output
-    whole, found = json.loads(done.stdout)["tunings"]
+    whole, found = told(*asked, "--budget", "2", "--blocks", "2")["tunings"]
     assert (whole["launch"], whole["chosen"]) == (None, "launches 2 3")
     assert found["launch"] == 0
     assert 1 < found["candidates"] < len(space["candidates"])
-    monkeypatch.setenv("STEELYARD_TUNED", str(kept))
+    monkeypatch.setenv("STEELYARD_TUNED", str(desk))
     point = Point(f"{file}:twice", (), (((96, 96), "float32"),) * 2, "cpu")
     kernel, arrays, _ = ready(point)
     built = kernel.build(*arrays, cache="cold")
@@ -468,32 +477,24 @@ def test_each_kernel_of_a_program_is_tuned_and_builds_take_what_was_chosen(
 
 
 def test_a_partition_is_tuned_before_the_kernels_of_the_one_that_is_chosen(
-    file, tmp_path, monkeypatch
+    file, desk, monkeypatch
 ):
     """Builds take both from the file, and say so; results are right."""
-    monkeypatch.setenv("STEELYARD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("STEELYARD_LOCK", str(tmp_path / "lock"))
-    monkeypatch.setattr(tuning, "keeps", lambda: True)
     times = defaultdict(lambda: 10_000)
     workers = Made(times)
     monkeypatch.setattr(tuning, "Workers", lambda: workers)
     sizes = (32, 16), (32, 16), (32, 16), (16, 16)
     asked = [f"{file}:attend", *[w for n, m in sizes for w in ("--arg", f"{n}x{m}")]]
-    listed = CliRunner().invoke(tune.command, [*asked, "--list", "--json"])
-    every = json.loads(listed.stdout)["spaces"][0]["candidates"]
+    every = told(*asked, "--list")["spaces"][0]["candidates"]
     other = "launches 6 8 9 12"
     assert len(every) > 3
     assert other in every
     times[other] = 1000
-    kept = tmp_path / "tuned.json"
-    how = ["--store", str(tmp_path / "store.db"), "--keep", str(kept), "--top", "6"]
-    done = CliRunner().invoke(tune.command, [*asked, *how, "--json"])
-    assert done.exit_code == 0, done.output
-    whole, *kernels = json.loads(done.stdout)["tunings"]
+    whole, *kernels = told(*asked, "--top", "6")["tunings"]
     assert (whole["launch"], whole["chosen"]) == (None, other)
     assert whole["differs"].startswith("apart: attention 32x32")
     assert [each["launch"] for each in kernels] == [0, 1, 2, 3]
-    monkeypatch.setenv("STEELYARD_TUNED", str(kept))
+    monkeypatch.setenv("STEELYARD_TUNED", str(desk))
     specs = tuple((size, "float32") for size in sizes)
     kernel, arrays, _ = ready(Point(f"{file}:attend", (), specs, "cpu"))
     built = kernel.build(*arrays, cache="cold")
