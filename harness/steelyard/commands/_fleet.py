@@ -40,7 +40,7 @@ _OPTIONS = options.option(
     default="",
     metavar="WORDS",
 )
-_JOINING: Sequence[options.Decorator] = (
+joining = options.together(
     options.option(
         "--repository",
         "Where machines fetch commits.",
@@ -65,18 +65,10 @@ _JOINING: Sequence[options.Decorator] = (
     address_option,
     options.store_option,
 )
+"""The options of `joined`."""
 
-
-def joining(command: Any) -> Any:
-    """Give a command the options of `joined`."""
-    for option in reversed(_JOINING):
-        command = option(command)
-    return command
-
-
-def driving(command: Any) -> Any:
-    """Give a command those and what its jobs are."""
-    return _ON(_OPTIONS(joining(command)))
+driving = options.together(_ON, _OPTIONS, joining)
+"""Those, and what its jobs are."""
 
 
 def joined(

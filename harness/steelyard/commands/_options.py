@@ -130,14 +130,25 @@ def modes_option(shown: str) -> Decorator:
     return option("--mode modes", text, shown, multiple=True, metavar="MODE,...")
 
 
-def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command every option that says what is measured and how."""
-    for one in reversed(_MEASURING):
-        command = one(command)
-    return command
+def together(*options: Decorator) -> Decorator:
+    """Return what gives a command several options, in their order."""
+
+    def decorated(command: Any) -> Any:
+        for one in reversed(options):
+            command = one(command)
+        return command
+
+    return decorated
 
 
-_MEASURING = (
+tables_options = together(
+    columns_option, across_option, plot_option, relative_option, baseline_option
+)
+turns_options = together(
+    *(budget_option, precision_option, blocks_option, timeout_option, wait_option),
+    *(gpu_option, store_option),
+)
+measuring_options = together(
     modes_option("what the benchmark asks for, else kernel/cold,kernel/warm"),
     inputs_option,
     seed_option,

@@ -30,13 +30,7 @@ from steelyard.store import capsules, session
 @options.modes_option("what the benchmark asks for, else kernel/cold,kernel/warm")
 @options.inputs_option
 @options.seed_option
-@options.budget_option
-@options.precision_option
-@options.blocks_option
-@options.timeout_option
-@options.wait_option
-@options.gpu_option
-@options.store_option
+@options.turns_options
 def command(*, case: str, paths: tuple[str, ...], output: Path, **asked: Any) -> int:
     """Measure CASE of PATHS and write its capsule: code, launch, inputs, results, ticks.
 

@@ -43,13 +43,7 @@ the capsule's digest behind it."""
 )
 @options.option("--dry-run", "Print the plan and run nothing.", is_flag=True)
 @options.modes_option("those that it was measured in")
-@options.budget_option
-@options.precision_option
-@options.blocks_option
-@options.timeout_option
-@options.wait_option
-@options.gpu_option
-@options.store_option
+@options.turns_options
 def command(
     *,
     path: Path,

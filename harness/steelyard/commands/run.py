@@ -35,11 +35,7 @@ from steelyard.store.store import Store
 @options.option("--dry-run", "Print the plan and measure nothing.", is_flag=True)
 @options.option("--tag tags", "Name the run, to find it by.", multiple=True)
 @options.written("--json json_file", "Write the results to a file.", metavar="FILE|-")
-@options.columns_option
-@options.across_option
-@options.plot_option
-@options.relative_option
-@options.baseline_option
+@options.tables_options
 @options.store_option
 def command(
     *,

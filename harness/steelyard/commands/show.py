@@ -16,11 +16,7 @@ from steelyard.report.formats import Results
 @options.option("--runs all_runs", "List the stored runs.", is_flag=True)
 @options.option("--repro", "Print only how to measure the case again.", is_flag=True)
 @options.format_option("results")
-@options.columns_option
-@options.across_option
-@options.plot_option
-@options.relative_option
-@options.baseline_option
+@options.tables_options
 @options.store_option
 def command(
     *,
