@@ -144,9 +144,10 @@ def test_two_machines_are_refused_with_what_differs():
 def test_a_pattern_that_no_case_contains_is_refused():
     """The nearest case is named."""
     made = compare.compare(side(), side())
-    assert compare.select(made, "impl=numpy") == made
-    with pytest.raises(SteelyardError, match=r"'copi'.*nearest is copy"):
-        compare.select(made, "copi")
+    how = (lambda one: one.case), "impl=numpy", "there is no"
+    assert rows.selected(made, *how) == made
+    with pytest.raises(SteelyardError, match=r"no 'copi'.*nearest is copy"):
+        rows.selected(made, how[0], "copi", how[2])
 
 
 def compiled(compiler, target="cpu"):

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from steelyard.analyse import expression
-from steelyard.analyse.rows import Row, nearest, paired_ratio, rows
+from steelyard.analyse.rows import Row, paired_ratio, rows
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import UNKNOWN, Run, Trial
 from steelyard.errors import SteelyardError
@@ -295,19 +294,3 @@ def labelled(base: Run, new: Run, made: Sequence[Comparison]) -> Sequence[Compar
         return made
     words = ((one, filter(None, (ACROSS, one.note))) for one in made)
     return [replace(one, note=", ".join(said)) for one, said in words]
-
-
-def select(made: Sequence[Comparison], pattern: str | None) -> list[Comparison]:
-    """Return the comparisons whose case ``pattern`` accepts, as ``-k`` of a run does.
-
-    Raises:
-        SteelyardError: none does, or the pattern cannot be read.
-    """
-    if not pattern:
-        return list(made)
-    accepts = expression.parse(pattern)
-    found = [c for c in made if c.case == pattern or accepts(c.case)]
-    if not found:
-        near = nearest(pattern, [c.case for c in made])
-        raise SteelyardError(f"neither run has a case {pattern!r}.{near}")
-    return found

@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from steelyard.analyse import agreement, peaks, stats
+from steelyard.analyse import agreement, expression, peaks, stats
 from steelyard.analyse.doubts.clocks import (
     ABOVE,
     ABOVE_PEAK,
@@ -21,6 +21,8 @@ from steelyard.analyse.peaks import Peak
 from steelyard.analyse.stats import Estimate
 from steelyard.analyse.trial import QUANTITIES, Trial
 from steelyard.errors import SteelyardError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,8 +307,26 @@ def _with_ratio(row: Row, reference: Row | None) -> Row:
     return replace(row, relative=paired_ratio(row.trials, reference.trials))
 
 
+def selected(
+    every: Sequence[T], name: Callable[[T], str], pattern: str | None, none: str
+) -> list[T]:
+    """Return those whose name ``pattern`` is or accepts, as ``-k`` of a run does.
+
+    Raises:
+        SteelyardError: no name is; ``none`` says so. Or the pattern cannot be read.
+    """
+    if not pattern:
+        return list(every)
+    accepts = expression.parse(pattern)
+    found = [one for one in every if name(one) == pattern or accepts(name(one))]
+    if not found:
+        raise SteelyardError(f"{none} {pattern!r}.{nearest(pattern, map(name, every))}")
+    return found
+
+
 def nearest(word: str, cases: Iterable[str]) -> str:
     """Return the end of a sentence that names the case most like ``word``, if any is."""
-    by_name = {case.partition("[")[0]: case for case in cases} | {c: c for c in cases}
+    ids = list(cases)
+    by_name = {case.partition("[")[0]: case for case in ids} | {c: c for c in ids}
     near = difflib.get_close_matches(word, by_name, 1)
     return f" The nearest is {by_name[near[0]]}." if near else ""

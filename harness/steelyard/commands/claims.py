@@ -72,11 +72,12 @@ def command(
     one cannot be judged, and 4 where the file or the command is wrong. Claims about
     another machine are skipped; where all are, nothing was judged, and that is 3.
     """
-    from steelyard.analyse import claims
+    from steelyard.analyse import claims, rows
     from steelyard.declare import claimed, config
 
     file = claims_file.load(path)
-    asked = _selected(file.claims, pattern)
+    missed = "no claim is called"
+    asked = rows.selected(file.claims, lambda one: one.name, pattern, missed)
     if record:
         _recorded(record, (), None, ())  # refused before anything is measured
     suites = tuple(str(path.parent / suite) for suite in file.suites)
@@ -102,20 +103,6 @@ def command(
         text = _recorded(record, found, run, [one.name for one in file.claims])
         files.save(record, text, "--record", AGAIN)
     return claims.exit_code(found)
-
-
-def _selected(every: Sequence[Claim], pattern: str | None) -> list[Claim]:
-    from steelyard.analyse import expression
-    from steelyard.analyse.rows import nearest
-
-    if not pattern:
-        return list(every)
-    accepts = expression.parse(pattern)
-    found = [one for one in every if one.name == pattern or accepts(one.name)]
-    if not found:
-        near = nearest(pattern, [one.name for one in every])
-        raise SteelyardError(f"no claim is called {pattern!r}.{near}")
-    return found
 
 
 def _stored(url: str, name: str) -> tuple[list[Row], Run]:

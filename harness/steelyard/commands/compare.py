@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from steelyard.analyse import compare as comparing
+from steelyard.analyse.rows import selected
 from steelyard.commands import _options as options
 from steelyard.errors import SteelyardError
 from steelyard.report import comparison, json_report, tables
@@ -54,7 +55,8 @@ def command(
             except SteelyardError:
                 console.print(*comparison.heading(*sides, around), sep="\n")
                 raise
-    chosen = comparing.select(comparing.compare(*trials), pattern)
+    every, missing = comparing.compare(*trials), "neither run has a case"
+    chosen = selected(every, lambda one: one.case, pattern, missing)
     made = comparing.labelled(*sides, chosen)
     if not across_machines:
         comparing.require_same_gpu(*sides, made)
