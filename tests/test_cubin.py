@@ -151,17 +151,6 @@ def test_a_truncated_cubin_is_never_read(size):
         cubin.read(WHOLE[:size])
 
 
-@given(st.integers(0, len(WHOLE) - 1), st.binary(min_size=1, max_size=8))
-def test_a_damaged_cubin_is_read_or_refused(position, damage):
-    """Never another exception: only a digest can tell whether code is what it was."""
-    damaged = WHOLE[:position] + damage + WHOLE[position + len(damage) :]
-    try:
-        found = cubin.read(damaged)
-    except DeviceError:
-        return
-    assert all(it.code_bytes % 16 == 0 for it in found.values())
-
-
 @pytest.mark.parametrize("value", [0, 1, 255])
 def test_any_byte_of_the_tables_may_be_wrong(value):
     """Headers and attributes too are read or refused, whatever they point to."""
