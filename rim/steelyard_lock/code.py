@@ -13,7 +13,7 @@ from steelyard_device import cubin, processors, sass
 from steelyard_device.errors import CompileError, DeviceError
 from steelyard_kernels import cost
 from steelyard_kernels.artifact import Code, digest
-from steelyard_kernels.building.cache import disk, keeps
+from steelyard_kernels.building.cache import disk
 from steelyard_kernels.errors import KernelError, sentence
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.simplify import simplify
@@ -193,8 +193,7 @@ def compiled(found: Sequence[Source], before: Mapping[str, Facts]) -> list[Entry
         if isinstance(result, Exception):  # not the text's: a lack of memory, say
             raise result
         facts[name] = result
-        if keeps():
-            disk().put(_key(name), json.dumps(result).encode())
+        disk().put(_key(name), json.dumps(result).encode())
         progress("compiled", sum(each in facts for each in missing), len(missing))
 
     for target in dict.fromkeys(source.target for source in missing.values()):
@@ -267,7 +266,7 @@ def _facts(made: Code) -> Facts:
 
 def _recalled(name: str) -> Facts | None:
     """Return what is known of a text on disk; anything that is not whole is a miss."""
-    found = disk().get(_key(name)) if keeps() else None
+    found = disk().get(_key(name))
     try:
         facts = json.loads(found) if found is not None else None
     except ValueError:

@@ -22,7 +22,7 @@ from steelyard.machine import files
 from steelyard_device.errors import DeviceError
 from steelyard_kernels.artifact import digest
 from steelyard_kernels.building import keys
-from steelyard_kernels.building.cache import disk, keeps
+from steelyard_kernels.building.cache import disk
 from steelyard_kernels.errors import KernelError
 from steelyard_lock import code, file
 from steelyard_lock.cases import TARGETS, cases
@@ -52,8 +52,7 @@ def made(before: Lock | None = None) -> Lock:
     known = code.known(before) if before is not None else {}
     found = code.compiled(code.sources(cases(), TARGETS), known)
     lock = Lock(compilers, {entry.key: entry for entry in found})
-    if keeps():
-        disk().put(believed, file.text(lock).encode())
+    disk().put(believed, file.text(lock).encode())
     return lock
 
 
@@ -66,7 +65,7 @@ def _key(compilers: Mapping[str, str], before: Lock | None) -> str:
 
 def _recalled(key: str) -> Lock | None:
     """Return a lock that is kept whole."""
-    kept = disk().get(key) if keeps() else None
+    kept = disk().get(key)
     try:
         return file.read(kept.decode(), "cache") if kept is not None else None
     except (UnicodeDecodeError, Unreadable):  # of a development version, say

@@ -17,7 +17,7 @@ from steelyard.declare.handles import CPU, Call, Handle
 from steelyard.declare.plan import Settings
 from steelyard.prepare import allocation, inputs, work
 from steelyard.prepare.answers import Rows
-from steelyard.prepare.buffers import dtype_of
+from steelyard.prepare.buffers import needed_bytes
 from steelyard.prepare.checking import Expectation, replay
 
 
@@ -203,10 +203,7 @@ def _reported(
 
 
 def _facts(description: Description, bound: work.Work) -> dict[str, Any]:
-    moved = sum(
-        h.size * dtype_of(h).itemsize * (2 if h.role == "inout" else 1)
-        for h in description.launched
-    )
+    moved = needed_bytes(description.launched)
     found = {"bytes": moved, **bound.facts(), **description.counts}
     largest = max(description.handles, key=lambda h: h.size, default=None)
     if largest is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -226,7 +226,11 @@ class Buffers:
         offset = index * STAGGER % 4096
         try:
             array = memory.empty(
-                handle.shape, dtype_of(handle), offset=offset, margin=ZONE, huge=True
+                handle.shape,
+                dtypes.named(handle.dtype),
+                offset=offset,
+                margin=ZONE,
+                huge=True,
             )
         except (MemoryError, ValueError):
             raise BenchmarkError(
@@ -295,23 +299,11 @@ def poison(array: Array) -> None:
         array.reshape(-1).view(np.uint8).fill(value[0])
 
 
-def dtype_of(handle: Handle) -> np.dtype[Any]:
-    """Return the type of a handle's elements.
+def needed_bytes(handles: Iterable[Handle]) -> int:
+    """Return the bytes of all buffers and of the copies that restore them.
 
-    Raises:
-        BenchmarkError: NumPy does not know it.
+    A launch moves as many: what it updates it reads and writes.
     """
-    try:
-        return dtypes.named(handle.dtype)
-    except TypeError:
-        raise BenchmarkError(
-            f"{handle.role} {handle.name} has dtype {handle.dtype!r}, which NumPy does "
-            "not know. Use float16, float32, float64, int32, int64 or bool."
-        ) from None
-
-
-def needed_bytes(handles: tuple[Handle, ...]) -> int:
-    """Return the bytes of all buffers and of the copies that restore them."""
     return sum(
         handle.size
         * dtypes.named(handle.dtype).itemsize

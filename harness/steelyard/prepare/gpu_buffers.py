@@ -21,7 +21,6 @@ from steelyard.prepare.buffers import (
     ZONE_BYTE,
     Array,
     Buffers,
-    dtype_of,
     needed_bytes,
     poison_of,
     too_large,
@@ -76,7 +75,7 @@ class DeviceBuffers(Buffers):
 
     def _allocate(self, handle: Handle, index: int) -> cuda.View:
         del index  # the GPU's memory has no pages whose low bits loads would compare
-        dtype = dtype_of(handle)
+        dtype = dtypes.named(handle.dtype)
         nbytes = handle.size * dtype.itemsize
         try:
             whole = cuda.Buffer(self.context, (nbytes + 2 * ZONE,), np.uint8)

@@ -16,11 +16,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from steelyard.declare import dtypes
 from steelyard.declare.benchmark import Description
 from steelyard.declare.handles import Handle
 from steelyard.machine.alive import SIGNS
 from steelyard.prepare import checking, inputs
-from steelyard.prepare.buffers import dtype_of, from_file
+from steelyard.prepare.buffers import from_file
 from steelyard_device import memory
 
 Array = NDArray[Any]
@@ -63,7 +64,7 @@ class Area:
             for side in (given,) * is_given + (left,) * is_left:
                 part = raw[first : first + count * _size(handle)]
                 shape = (count, *handle.shape)
-                side[handle.name] = part.view(dtype_of(handle)).reshape(shape)
+                side[handle.name] = part.view(dtypes.named(handle.dtype)).reshape(shape)
                 first += _bytes(handle, count)
         return cls(given, left)
 
@@ -98,7 +99,7 @@ def pose(
 
 
 def _size(handle: Handle) -> int:
-    return handle.size * dtype_of(handle).itemsize
+    return handle.size * dtypes.named(handle.dtype).itemsize
 
 
 def _bytes(handle: Handle, count: int) -> int:

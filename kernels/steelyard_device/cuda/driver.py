@@ -168,6 +168,22 @@ def attribute(name: str) -> Any:
     return found
 
 
+def address(name: str, version: int) -> int:
+    """Return where a function of the driver is, as that ``version`` of CUDA has it.
+
+    Raises:
+        DeviceError: the driver lacks it.
+    """
+    asked = f"finding {name} in the CUDA driver"
+    found = call(asked, "cuGetProcAddress", name.encode(), version, 0)
+    if not found[0]:
+        raise DeviceError(
+            f"this CUDA driver has no {name} of CUDA {version // 1000}: install a newer "
+            "one."
+        )
+    return int(found[0])
+
+
 def owned(owner: object, context: int, function: str, *args: Any) -> Callable[[], None]:
     """Have ``function`` give something back when its ``owner`` is dropped.
 

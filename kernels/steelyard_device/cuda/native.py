@@ -10,8 +10,7 @@ import ctypes
 from typing import Final
 
 from steelyard_device import turns
-from steelyard_device.cuda.driver import call
-from steelyard_device.errors import DeviceError
+from steelyard_device.cuda import driver
 from steelyard_device.native import CLOCK, struct
 from steelyard_device.native_language import own
 from steelyard_device.threads import Once
@@ -96,17 +95,8 @@ def calls() -> ctypes.Array[ctypes.c_void_p]:
     Raises:
         DeviceError: the driver lacks one.
     """
-    table = (ctypes.c_void_p * len(CALLS))()
-    for place, name in enumerate(CALLS):
-        asked = f"finding {name} in the CUDA driver"
-        found = call(asked, "cuGetProcAddress", name.encode(), _VERSION, 0)
-        if not found[0]:
-            raise DeviceError(
-                f"this CUDA driver has no {name} of CUDA {_VERSION // 1000}: install a "
-                "newer one."
-            )
-        table[place] = int(found[0])
-    return table
+    table = ctypes.c_void_p * len(CALLS)
+    return table(*[driver.address(name, _VERSION) for name in CALLS])
 
 
 _SOURCE: Final = (

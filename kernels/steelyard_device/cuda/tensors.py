@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from steelyard_device.cuda import driver
-from steelyard_device.errors import DeviceError
 
 BYTES: Final = 128
 ALIGNMENT: Final = 64  # of what the driver writes to
@@ -74,11 +73,7 @@ def encoded(
 @functools.cache
 def _encode() -> ctypes._NamedFuncPointer | ctypes._FuncPointer:
     """Return cuTensorMapEncodeTiled; cuda.bindings' own gives it unaligned memory."""
-    name = "cuTensorMapEncodeTiled"
-    asked = f"finding {name} in the CUDA driver"
-    found = driver.call(asked, "cuGetProcAddress", name.encode(), VERSION, 0)
-    if not found[0]:
-        raise DeviceError(f"this CUDA driver has no {name}: install a newer one.")
     pointer, number = ctypes.c_void_p, ctypes.c_uint32
     kinds = (pointer, number, number, *[pointer] * 5, *[number] * 4)
-    return ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(int(found[0]))
+    at = driver.address("cuTensorMapEncodeTiled", VERSION)
+    return ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(at)
