@@ -136,7 +136,7 @@ def chain_of(
 
 
 class CudaSeries(BoundKernel):
-    """Several launches bound to arrays of a GPU: a graph of them, on `stream`.
+    """Launches bound to arrays of a GPU: of several a graph; all work runs on `stream`.
 
     `copies` are of arrays of other strides, which are copied before the kernel and after it.
     """
@@ -149,8 +149,8 @@ class CudaSeries(BoundKernel):
     ) -> None:
         convention = packed.convention
         self.context, self.stream = packed.context, packed.stream
-        slots, self._copies = packed.slots(), copies
-        graph = launch_of(convention.built, self.context, self.stream, slots)
+        self._slots, self._copies = packed.slots(), copies
+        graph = launch_of(convention.built, self.context, self.stream, self._slots)
         if copies is not None:
             own = graph.launches if convention.built.parts else (graph,)
             given = packed.given
@@ -158,25 +158,15 @@ class CudaSeries(BoundKernel):
                 self.stream, given[: len(convention.built.program.inputs)]
             )
             after = copies.after(self.stream, [given[n] for n in convention.outputs])
-            words = slots[sum(len(launch.slots) for launch in own) :]
+            words = self._slots[sum(len(launch.slots) for launch in own) :]
             graph = chain_of(convention.built, own, words, before, after)
             packed = packed._replace(arrays=tuple(map(copies.owner, packed.arrays)))
         null = functools.partial(cuda.null, self.context, self.stream)
         super().__init__(convention, packed.given, graph, null, rebuild)
 
 
-class CudaKernel(BoundKernel):
-    """A kernel bound to arrays of a GPU; all its work runs on `stream`."""
-
-    def __init__(
-        self, packed: Packed, rebuild: Callable[[str], Artifact | Failure]
-    ) -> None:
-        convention = packed.convention
-        self.context, self.stream = packed.context, packed.stream
-        self._slots = packed.slots()
-        launch = launch_of(convention.built, self.context, self.stream, self._slots)
-        null = functools.partial(cuda.null, self.context, self.stream)
-        super().__init__(convention, packed.given, launch, null, rebuild)
+class CudaKernel(CudaSeries):
+    """A kernel bound to arrays of a GPU, as one launch that another process can make."""
 
     def binary(self) -> bytes:
         """Return the cubin, its launch and its facts, for another process."""
