@@ -6,6 +6,8 @@ in another process, and list cases without allocating anything.
 
 from __future__ import annotations
 
+import dis
+import functools
 import inspect
 import math
 import operator
@@ -13,11 +15,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any, Final
 
 from steelyard.declare import mode as modes
 from steelyard.declare import recipes
-from steelyard.declare.assigned import assigned
 from steelyard.errors import BenchmarkError
 
 CPU: Final = "cpu"
@@ -130,7 +132,7 @@ class Builder:
         Without ``dist`` floating-point data is normal and integers are 0 to 99. The
         name defaults to the variable the handle is assigned to.
         """
-        name = name or assigned(sys._getframe(1))  # noqa: SLF001 # the caller's variable names the buffer
+        name = name or _assigned(sys._getframe(1))  # noqa: SLF001 # the caller's variable names the buffer
         recipe = recipes.recipe(name, dist, dtype, parameters)
         return self._add(name, "input", shape, dtype, recipe)
 
@@ -144,7 +146,7 @@ class Builder:
         **parameters: float,
     ) -> Handle:
         """Declare a buffer that the work updates; as `input`, restored every sample."""
-        name = name or assigned(sys._getframe(1))  # noqa: SLF001 # as above
+        name = name or _assigned(sys._getframe(1))  # noqa: SLF001 # as above
         recipe = recipes.recipe(name, dist, dtype, parameters)
         return self._add(name, "inout", shape, dtype, recipe)
 
@@ -156,7 +158,7 @@ class Builder:
         name: str | None = None,
     ) -> Handle:
         """Declare a buffer that the work fills; poisoned before it is checked."""
-        name = name or assigned(sys._getframe(1))  # noqa: SLF001 # as above
+        name = name or _assigned(sys._getframe(1))  # noqa: SLF001 # as above
         return self._add(name, "output", shape, dtype, ())
 
     def load(
@@ -168,7 +170,7 @@ class Builder:
         """
         from steelyard.declare.npy import header
 
-        name = name or assigned(sys._getframe(1))  # noqa: SLF001 # as above
+        name = name or _assigned(sys._getframe(1))  # noqa: SLF001 # as above
         shape, dtype = header(path)
         recipe = (("file", str(path)), ("constant", constant))
         return self._add(name, "input", shape, dtype, recipe)
@@ -309,6 +311,26 @@ def replaced(value: Any, by: Callable[[Any], Any], kind: type = Handle) -> Any:
     if isinstance(value, dict):
         return {key: replaced(item, by, kind) for key, item in value.items()}
     return value
+
+
+def _assigned(frame: FrameType) -> str:
+    """Return the variable that the call under way in ``frame`` is assigned to."""
+    code = _instructions(frame.f_code)
+    at = min((offset for offset in code if offset > frame.f_lasti), default=-1)
+    while at in code and code[at].opname == "JUMP_FORWARD":  # x = call if c else d
+        at = code[at].argval
+    if at not in code or not code[at].opname.startswith("STORE_"):
+        raise BenchmarkError(
+            f"a buffer declared on line {frame.f_lineno} of {frame.f_code.co_name} "
+            "is not assigned to a variable by itself. Write x = b.input(...), each buffer "
+            "in a statement of its own, or give it a name=."
+        )
+    return str(code[at].argval)
+
+
+@functools.lru_cache(maxsize=512)  # a benchmark is called for each of its cases
+def _instructions(code: CodeType) -> Mapping[int, dis.Instruction]:
+    return {each.offset: each for each in dis.get_instructions(code)}
 
 
 def _lengths(shape: int | Sequence[int]) -> tuple[int, ...] | None:
