@@ -117,13 +117,6 @@ def test_the_clock_of_a_window_is_pythons_monotonic_clock():
     assert before <= start <= stop <= monotonic_ns()
 
 
-def test_scalars_arrive_in_their_slots():
-    """A slot behind the buffers holds the encoded value."""
-    counted = Counted(1, cpu.slot(-5, "q"))
-    counted.launch.launch()
-    assert counted.last[0] == -5
-
-
 def test_waking_the_threads_launches_nothing(threads):
     """Ready runs an empty kernel, wait none: neither is seen by the one that is weighed."""
     counted = Counted(threads)

@@ -34,14 +34,6 @@ def test_an_array_starts_where_it_is_told_to(shape, dtype, offset, margin, huge)
     assert array.base.nbytes - before - array.nbytes >= margin
 
 
-def test_a_scalar_has_one_element():
-    """Shape () is one element, not none."""
-    array = memory.empty((), "float32")
-    array[...] = 3
-    assert array.nbytes == 4
-    assert array.item() == 3
-
-
 def test_what_cannot_be_had_is_a_memory_error():
     """The caller knows the name of the buffer and says the sentence."""
     with pytest.raises((MemoryError, ValueError)):
