@@ -216,12 +216,6 @@ def test_the_midmean_is_the_mean_of_the_middle_half(samples, middle):
     assert stats.midmean(samples) == middle
 
 
-def test_a_million_samples_are_summarised():
-    """The rank of so many comes from the normal distribution."""
-    rank = stats.median_rank(1_000_000)
-    assert rank == pytest.approx(500_000 - 980, abs=2)
-
-
 @given(TIMES, st.integers(1, 20))
 def test_a_histogram_is_one_line_of_its_width(times, width):
     """Its tallest bar is full."""
