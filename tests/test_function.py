@@ -125,11 +125,6 @@ def test_bfloat16_and_float8_arrays_are_those_of_ml_dtypes():
     assert kernel(lambda x: x + x)(bits).tolist() == (2 * bits).tolist()
 
 
-def test_empty_arrays_are_left_alone():
-    """No element: nothing is computed, and nothing goes wrong."""
-    assert triad(ONES[:0], ONES[:0]).shape == (0, 4)
-
-
 @pytest.mark.parametrize(
     ("arrays", "keywords", "words"),
     [
@@ -160,28 +155,6 @@ def test_bad_arguments_are_one_sentence(arrays, keywords, words):
     with pytest.raises(KernelError, match=words) as raised:
         triad(*arrays, **keywords)
     assert str(raised.value).startswith("triad: ")
-
-
-def test_missing_scalars_are_named():
-    """A scalar without default must be given."""
-
-    @kernel
-    def scaled(a, *, factor):
-        return a * factor
-
-    with pytest.raises(KernelError, match="scalar factor is missing"):
-        scaled(ONES)
-
-
-def test_integers_out_of_range_are_refused():
-    """An int64 slot takes no larger number."""
-
-    @kernel
-    def plus(a, *, n=1):
-        return a + n
-
-    with pytest.raises(KernelError, match="scalar n"):
-        plus(np.ones(3, np.int64), n=2**64)
 
 
 def test_overlap_with_an_output_is_refused():
