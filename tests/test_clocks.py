@@ -38,11 +38,6 @@ def test_the_tick_is_the_divisor_of_all_steps(steps, tick):
         assert found == math.inf
 
 
-def test_a_clock_that_stands_still_has_no_tick():
-    """Its quantum is infinite, so that no window seems long enough."""
-    assert smallest_step(lambda: 5) == math.inf
-
-
 @pytest.mark.parametrize("count", [7, 1, 0])
 def test_launches_are_awaited_at_the_end_or_one_by_one(count):
     """The hand-over of the last is inside the window."""

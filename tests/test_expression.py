@@ -1,5 +1,3 @@
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,38 +39,27 @@ def test_an_expression_means_what_its_parts_mean(pair):
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "says"),
     [
-        *("", "  ", "and", "a and", "a or or b", "not", "not and", "a b"),
-        *("(", ")", "(a", "a)", "()", "(a or) b", "((a)", "a (b)"),
+        ("((", "'(' comes the end"),
+        ("", "'-k' comes the end"),
+        (")", "'-k' comes ')'"),
+        ("a and", "'and' comes the end"),
+        ("a b", "'a' comes 'b'"),
+        ("(a or) b", "'or' comes ')'"),
+        ("(a", "'a' comes the end"),
+        ("not and", "'not' comes 'and'"),
+        *((text, "") for text in ("  ", "and", "a or or b", "not", "(")),
+        *((text, "") for text in ("a)", "()", "((a)", "a (b)")),
     ],
 )
-def test_an_incomplete_expression_is_refused(text):
-    """The sentence says what came and what was expected."""
+def test_an_incomplete_expression_is_refused(text, says):
+    """The sentence says what came behind which word, and what was expected."""
     with pytest.raises(SteelyardError) as caught:
         expression.parse(text)
     said = str(caught.value)
-    assert said.startswith("-k cannot be read: after ")
+    assert said.startswith(f"-k cannot be read: after {says}")
     assert "expected words of a case id joined by and, or, not" in said
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("((", "after '(' comes the end"),
-        ("", "after '-k' comes the end"),
-        (")", "after '-k' comes ')'"),
-        ("a and", "after 'and' comes the end"),
-        ("a b", "after 'a' comes 'b'"),
-        ("(a or) b", "after 'or' comes ')'"),
-        ("(a", "after 'a' comes the end"),
-        ("not and", "after 'not' comes 'and'"),
-    ],
-)
-def test_the_sentence_names_the_word_before_what_is_wrong(text, says):
-    """So that the place is found in a long expression."""
-    with pytest.raises(SteelyardError, match=re.escape(says)):
-        expression.parse(text)
 
 
 @given(st.text(alphabet="ab ()[]=,andornot\t\n", max_size=40))

@@ -131,21 +131,6 @@ def test_an_exception_closes_the_timings(clock):
     assert span("a") is module.OFF
 
 
-def test_recursion_is_a_path(clock):
-    """The same name inside of itself is a row inside of a row."""
-
-    def descend(depth):
-        with span("f"):
-            clock.run(1)
-            if depth:
-                descend(depth - 1)
-
-    with timings(clock=clock) as t:
-        descend(3)
-    expected = [("f", 1, 4), ("f/f", 1, 3), ("f/f/f", 1, 2), ("f/f/f/f", 1, 1)]
-    assert [row for row in shape(t) if NOT_TRACKED not in row[0]] == expected
-
-
 def test_a_thousand_levels_are_kept(clock):
     """Depth costs no recursion while recording."""
     with timings(clock=clock) as t:
