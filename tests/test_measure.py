@@ -241,6 +241,22 @@ def test_without_checks_nothing_is_compared_and_that_is_doubted(scale):
     assert "unchecked" in trial.doubts
 
 
+def test_work_that_alternates_is_measured_in_both_phases(scale):
+    """Between windows of one launch there is not always one more."""
+    calls = itertools.count()
+
+    def target(x, out):
+        end = monotonic_ns() + (1 + next(calls) % 2) * 300_000
+        while monotonic_ns() < end:
+            pass
+        out[...] = x
+
+    trial = measured(launching(target, np.copy), "kernel/warm", scale)
+    assert trial.error is None
+    short = np.mean(np.array(trial.samples.ticks) < 500_000)
+    assert 0.1 < short < 0.9
+
+
 def test_inputs_that_collapse_in_place_are_doubted(scale):
     """Beside launches that are restored one by one."""
 

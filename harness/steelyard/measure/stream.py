@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import statistics
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
@@ -50,7 +51,8 @@ class HostStream:
     restore: Callable[[], None]
     """Gives in-place arguments their data again."""
     warm_caches: Callable[[], None]
-    """Warms the caches again by an untimed launch, where that is asked for."""
+    """Warms the caches again by an untimed launch, where that is asked for, or two: work
+    that alternates, such as between two buffers, would have all windows in one phase."""
     flush_caches: Callable[[], None]
     """Makes the caches cold where that is asked for, and wakes the threads."""
     window: Window
@@ -134,9 +136,11 @@ def stream_of(
     count, short = _warmed_up(fresh, mode, clock)
     warms = short and not prepared.buffers.updates and mode.quantity != "build"
 
+    coin = random.Random(0)  # noqa: S311 # nobody's secret: any phase of what alternates
+
     def warm_caches() -> None:
         if warms:
-            prepared.work.launch(1)
+            prepared.work.launch(1 + coin.getrandbits(1))
             prepared.work.wait()
 
     def check(launches: int) -> None:
