@@ -40,6 +40,14 @@ def test_a_reduction_over_no_axes_is_one_of_each_value(name, shape, keepdims):
         same(reduce(values), np.asarray(getattr(np, name)(values, axis=())))
 
 
+def test_a_method_of_numpys_is_refused_with_the_function_that_there_is():
+    """The commonest slip; other names are refused as Python does."""
+    with pytest.raises(AttributeError, match=r"'sum'; write xp\.sum"):
+        kernel(lambda x: x.sum()).program(((3,), "float32"))
+    with pytest.raises(AttributeError, match=r"attribute 'ravel'$"):
+        kernel(lambda x: x.ravel()).program(((3,), "float32"))
+
+
 @pytest.mark.parametrize("name", ["mean", "var", "std"])
 @pytest.mark.parametrize(("shape", "axis"), [((0,), None), ((2, 0), 1), ((0, 2), 0)])
 def test_the_mean_of_nothing_is_nan(name, shape, axis):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 from types import ModuleType
-from typing import Any, ClassVar, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -62,6 +62,14 @@ class Array:
     def dtype(self) -> DType:
         """The type of an element."""
         return self.node.dtype
+
+    if not TYPE_CHECKING:  # which refuses them itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Refuse NumPy's methods with the function that there is."""
+            known = not name.startswith("_") and hasattr(self.namespace, name)
+            hint = f"; write xp.{name}(x, ...), of the namespace" if known else ""
+            raise AttributeError(f"'Array' object has no attribute {name!r}{hint}")
 
     def astype(self, dtype: DType | str) -> Array:
         """Return the values rounded to dtype; the result is no longer weak."""
