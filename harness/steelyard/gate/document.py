@@ -325,7 +325,8 @@ def keep(outcome: Outcome, folder: Path) -> Path:
 
 
 def _write(outcome: Outcome, folder: Path) -> None:
-    place, hint = folder / LAST, "Make room; the gate's runs are in the store."
+    place = folder / LAST
+    hint = "Make room, or name a store elsewhere by --store: it lies beside that."
     files.folder(folder, str(place), hint)
     files.save(place, dumps(outcome), hint=hint)
 
