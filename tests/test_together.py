@@ -25,7 +25,7 @@ from steelyard.measure import pair as together
 from steelyard.measure.instruments import Instruments
 from steelyard.measure.pair import PortableBinary, beside, measure_pair
 from steelyard.measure.prepared import PreparedCase
-from steelyard.process import worker
+from steelyard.process import wire, worker
 from steelyard_device import cpu
 from steelyard_kernels.function import kernel
 
@@ -238,8 +238,9 @@ class Worker:
     def __init__(self, asked, lent, trials):
         self.asked, self.lent, self.trials = asked, lent, trials
 
-    def binary(self, _turn, _settings):
+    def ask(self, _turn, _settings, what):
         """Lend."""
+        assert what == wire.BINARY
         self.asked.append("binary")
         return self.lent
 
