@@ -7,8 +7,10 @@ rows have time, registers, spills and blocks; eligible warps come from ``--profi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from steelyard import Builder, axis, benchmark
 from steelyard.declare.handles import Call

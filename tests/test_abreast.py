@@ -1,11 +1,10 @@
 """Equal launches side by side: which ones may be, and what they compute."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import kernel

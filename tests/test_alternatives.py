@@ -1,10 +1,8 @@
 """Partitions as data: given, a step apart from what is found, and right all the same."""
 
-import json
-from dataclasses import asdict
-
 import numpy as np
 import pytest
+from msgspec.json import decode, encode
 from test_launches import Graph, near, on_threads, residual, two_layers
 
 from steelyard_kernels.artifact import Failure
@@ -16,7 +14,6 @@ from steelyard_kernels.reference import evaluate
 from steelyard_kernels.schedule.schedule import (
     Part,
     Schedule,
-    from_json,
     partition_of,
 )
 from steelyard_kernels.targets import device, parse
@@ -41,8 +38,8 @@ def test_a_partition_given_as_data_is_the_same_plan(seed, machine):
     found = partition.planned(partition.groups_of(program, machine))
     again = partition.given(program, machine, found.parts)
     assert (again.key, again.text()) == (found.key, found.text())
-    plain = json.loads(json.dumps(asdict(found.schedule)))
-    assert from_json(plain) == found.schedule == partition_of(found.schedule.label)
+    plain = decode(encode(found.schedule), type=Schedule)
+    assert plain == found.schedule == partition_of(found.schedule.label)
 
 
 @pytest.mark.parametrize("label", ["launches 8x", "launches 1~2~3", "launches 1+ 2"])

@@ -1,12 +1,12 @@
 """Attention in a CPU's registers: every blocking against float64, with ugly sizes."""
 
 import random
-from dataclasses import replace
 
 import attention_programs as programs
 import numpy as np
 import pytest
 from attention_programs import drawn, expected, softmax
+from msgspec.structs import replace
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import reference

@@ -207,7 +207,7 @@ def test_the_driver_agrees_with_what_was_read_of_every_candidates_cubin(
 
 def test_facts_of_another_code_are_our_bug(context):
     """What the driver says is of a kernel with other registers."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from steelyard_kernels.calling.cuda_bind import check_agrees, function_of
 

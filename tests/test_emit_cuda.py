@@ -1,11 +1,11 @@
 import shutil
-from dataclasses import replace
 
 import gpu_cases
 import gpu_host
 import numpy as np
 import pytest
 from gpu_cases import INT, N
+from msgspec.structs import replace
 
 from steelyard_device import cubin, nvrtc
 from steelyard_kernels.dtypes import (

@@ -1,7 +1,5 @@
 """Loop kernels as LLVM IR for a GPU: run on the host, compiled for GPUs."""
 
-from dataclasses import replace
-
 import gpu_cases
 import numpy as np
 import nvptx_host
@@ -9,6 +7,7 @@ import pytest
 from gpu_cases import COUNT, THREADS
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from programs import blocks
 
 import steelyard_kernels.array as xp

@@ -8,13 +8,13 @@ import subprocess
 import sys
 import warnings
 from contextlib import contextmanager
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import simt
 import simt_tiles
 from corpus import Placed
+from msgspec.structs import replace
 
 from steelyard_kernels import KernelError, Unsupported, dtypes, kernel
 from steelyard_kernels import array as xp

@@ -3,10 +3,11 @@
 import ctypes
 import gc
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from test_cuda import ATTRIBUTES, CONTEXT, Recorder
 
 from steelyard_device import cubin, cuda, nvrtc

@@ -1,8 +1,7 @@
 """What a build is known by: one pair of programs or facts for each that matters."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from programs import vectors
 
 from steelyard_device import llvm

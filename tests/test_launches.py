@@ -3,7 +3,6 @@
 import importlib
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import plans
 import pytest
 import simt
 import simt_tiles
+from msgspec.structs import replace
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes

@@ -1,9 +1,9 @@
 import ctypes
-import dataclasses
 import re
 
 import pytest
 import shell
+from msgspec.structs import replace
 
 from steelyard_device import llvm
 from steelyard_device.errors import DeviceError
@@ -28,7 +28,7 @@ def test_our_own_texts_are_assembled_once_a_machine(tmp_path, monkeypatch):
     assert len(seen) == 1
     other = ANSWER.replace("42", "43")
     assert call(llvm.own(other, ["answer"])["answer"]) == 43
-    host = dataclasses.replace(llvm.host(), features=frozenset())
+    host = replace(llvm.host(), features=frozenset())
     with monkeypatch.context() as changed:
         changed.setattr(llvm, "host", lambda: host)
         llvm.own(ANSWER, ["answer"])

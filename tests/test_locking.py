@@ -10,6 +10,7 @@ import pytest
 import shell
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from steelyard.machine import files
 from steelyard_device import cpu, llvm
@@ -396,7 +397,7 @@ def test_a_changed_kernel_is_a_suspect_in_words(nvrtc, monkeypatch):
     def limited(program, where, *, aligned):
         schedule = chosen(program, where, aligned=aligned)
         if isinstance(where, cases.Gpu) and program.name == "softmax":
-            return replace(schedule, registers=16)
+            return structs.replace(schedule, registers=16)
         return schedule
 
     monkeypatch.setattr(code, "heuristic", limited)

@@ -1,12 +1,11 @@
 """Lines of any length in order: as NumPy has them, by one kernel or by several launches."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import simt
 import simt_tiles
 from corpus import SPECIAL
+from msgspec.structs import replace
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes

@@ -16,6 +16,7 @@ import pytest
 import regret
 import trials
 from click.testing import CliRunner
+from msgspec import structs
 from shell import steelyard
 
 from steelyard.declare.plan import Settings
@@ -316,7 +317,9 @@ def test_a_build_that_fails_is_said_and_the_others_are_tuned(how, made, monkeypa
         broken = Failure(
             "triad", first.schedule, "cpu", "lower", "no", KernelError("no")
         )
-        return replace(batch, results=(batch.results[0], broken, *batch.results[2:]))
+        return structs.replace(
+            batch, results=(batch.results[0], broken, *batch.results[2:])
+        )
 
     monkeypatch.setattr(tuning_space, "build_all", failing)
     found = tuning.tune(Space.of(SMALL), how)
@@ -710,7 +713,7 @@ def test_compile_time_goes_with_what_is_planted():
     assert drivers.sentence(planted).startswith(
         "compile time goes with lines of text +1"
     )
-    few = replace(planted, batch=replace(batch, results=tuple(made[:3])))
+    few = replace(planted, batch=structs.replace(batch, results=tuple(made[:3])))
     assert drivers.sentence(few) == ""
 
 

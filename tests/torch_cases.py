@@ -4,10 +4,10 @@ python tests/torch_cases.py            # writes torch_graphs.json; needs torch
 """
 
 import math
-from dataclasses import replace
 
 import torch
 import torch_graphs
+from msgspec.structs import replace
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - PyTorch's name for it
 from torch.utils import _pytree as pytree

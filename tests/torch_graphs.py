@@ -6,10 +6,10 @@ elements are kept. `torch_cases` writes the file.
 
 import json
 import zlib
-from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.from_torch.graph import Call, Graph, GraphInput, Ref, TensorType
@@ -18,8 +18,7 @@ FILE = Path(__file__).with_name("torch_graphs.json")
 KEPT = 24  # elements of a result
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(Struct, frozen=True):
     """An argument, `2x3:float32`, of numbers from low to high, both among integers."""
 
     spec: str
@@ -35,8 +34,7 @@ class Given:
         return TensorType(extents, dtype or "float64")
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """A model with its arguments by name, and PyTorch's results, as `sample` has them."""
 
     graph: Graph
@@ -90,7 +88,7 @@ KINDS["TensorType"] = TensorType
 def encoded(value):
     """Return a value as JSON has it: of these kinds the fields, by the kind's name."""
     if type(value) in KINDS.values():
-        own = [encoded(getattr(value, field.name)) for field in fields(value)]
+        own = [encoded(getattr(value, name)) for name in value.__struct_fields__]
         return {type(value).__name__: own}
     if isinstance(value, dict):
         return {key: encoded(each) for key, each in value.items()}

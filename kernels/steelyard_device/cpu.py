@@ -9,9 +9,9 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from steelyard_device import caches, memory, native
 from steelyard_device.errors import DeviceError
@@ -26,8 +26,7 @@ SPINS = 20_000
 between two launches of a measured kernel, shorter than anyone would miss the core."""
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Struct, frozen=True):
     """A loaded entry point with the signature that ``native`` documents."""
 
     name: str
@@ -298,8 +297,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-@dataclass(frozen=True, slots=True)
-class _Library:
+class _Library(Struct, frozen=True):
     launch_many: ctypes._CFunctionType
     window: ctypes._CFunctionType
     worker: Function

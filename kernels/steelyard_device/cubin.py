@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from steelyard_device import sass
 from steelyard_device.errors import DeviceError
@@ -30,8 +31,7 @@ _SYSTEM_BYTES = 1024
 memory with each kernel's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
+class Resources(Struct, frozen=True):
     """What one kernel takes; memory in bytes, instructions as they stand in the code.
 
     What it spilled stands in the compiler's log alone (``nvrtc.KernelLog``).
@@ -104,8 +104,7 @@ def entries(cubin: bytes) -> list[str]:
         return []
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(Struct, frozen=True):
     name: str
     type: int
     size: int

@@ -24,10 +24,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 SCHEMA: Final = 2
 """Version of the file format; entries of any other are misses."""
@@ -75,8 +76,7 @@ class _File(NamedTuple):
     temporary: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Disk:
+class Disk(Struct, frozen=True):
     """A folder of entries; with no folder every get is a miss and every put False.
 
     Keys are hex digests (ValueError for others). Processes may share a folder, and

@@ -12,11 +12,11 @@ import struct
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from steelyard_device import dispatch_native, native_call
 from steelyard_device.native_language import own
@@ -34,8 +34,7 @@ _FAST: Final = 0x80 | 0x2
 _C_CONTIGUOUS, _ALIGNED, _WRITEABLE = 0x1, 0x100, 0x400
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+class Array(Struct, frozen=True):
     """What an array must be to be a remembered call's."""
 
     type: type
@@ -47,8 +46,7 @@ class Array:
     """Whether its address must suit the alignment."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(Struct, frozen=True):
     """A number that is passed by name: its place among the words, and its format."""
 
     name: str
@@ -56,8 +54,7 @@ class Scalar:
     code: str
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(Struct, frozen=True):
     """DLPack's exchange functions of a tensor library, and where the tensors lie."""
 
     tensor: int
@@ -67,8 +64,7 @@ class Exchange:
     """DLPack's kind and, in the upper half, the device's number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """One call, ready to be recognised and launched.
 
     ``arrays`` are the parameters, then ``outputs`` fresh ones: given as ``out``, or

@@ -11,11 +11,12 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 
 import llvmlite
 import llvmlite.binding as llvm
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from steelyard_device import threads
 from steelyard_device.disk import kept
@@ -28,13 +29,12 @@ Recorder = Callable[[str, int], None]
 """Told the name of each finished phase and its nanoseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Struct, frozen=True):
     """The machine that code is made for."""
 
     triple: str
     cpu: str
-    features: frozenset[str] = field(repr=False)
+    features: frozenset[str]
     vector_bytes: int
     """Width of one vector register."""
 
@@ -168,8 +168,7 @@ def link(code: bytes, entries: Sequence[str]) -> dict[str, int]:
     return {entry: library[entry] for entry in entries}
 
 
-@dataclass(slots=True)
-class _Session:
+class _Session(Struct):
     """What LLVM needs once per process; libraries live as long as it does."""
 
     machine: llvm.TargetMachine

@@ -11,10 +11,11 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
+
+from msgspec import Struct
 
 from steelyard_device import native, nvrtc_log
 from steelyard_device.errors import Cancelled, CompileError, DeviceError
@@ -64,8 +65,7 @@ class NVRTCError(CompileError):
         return f"NVRTC refused the program: {where}: {first.message}{more}"
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
+class Compiled(Struct, frozen=True):
     """What became of a program."""
 
     cubin: bytes

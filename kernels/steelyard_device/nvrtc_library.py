@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from steelyard_device import install
 from steelyard_device.errors import DeviceError
@@ -17,8 +17,7 @@ from steelyard_device.threads import Once
 _SONAME = "libnvrtc.so.13"
 
 
-@dataclass(frozen=True, slots=True)
-class Compiler:
+class Compiler(Struct, frozen=True):
     """Which build of the compiler: in every row and every cache key."""
 
     version: str
@@ -122,6 +121,8 @@ def _package_version(path: Path) -> str | None:
         return None
     root = path.parents[3]  # site-packages / nvidia / cu13 / lib / libnvrtc.so.13
     record = path.relative_to(root).as_posix()
+    from importlib import metadata  # 20 ms
+
     for found in metadata.distributions(name="nvidia-cuda-nvrtc", path=[str(root)]):
         if any(file.as_posix() == record for file in found.files or ()):
             return found.version

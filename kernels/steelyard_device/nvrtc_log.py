@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnostic:
+class Diagnostic(Struct, frozen=True):
     """One error of the compiler."""
 
     source: str
@@ -22,8 +22,7 @@ class Diagnostic:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class KernelLog:
+class KernelLog(Struct, frozen=True):
     """What ``ptxas -v`` says of one kernel; memory in bytes."""
 
     entry: str
@@ -38,8 +37,7 @@ class KernelLog:
     """What assembling this kernel took."""
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(Struct, frozen=True):
     """A stretch of the compiler's own time, by the compiler's own name for it."""
 
     name: str

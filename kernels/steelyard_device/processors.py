@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Final
 
 import llvmlite.binding as llvm
+from msgspec import Struct
 
 from steelyard_device.errors import DeviceError
 from steelyard_device.llvm import Host, refusing, without_strength_reduction
@@ -39,8 +39,7 @@ _INSTRUCTION: Final = re.compile(r"^\t([a-z]\w*)", re.MULTILINE)
 _SPILL: Final = re.compile(r"(\d+)-byte (?:Folded )?(?:Spill|Reload)")
 
 
-@dataclass(frozen=True, slots=True)
-class Assembly:
+class Assembly(Struct, frozen=True):
     """What LLVM made of one program."""
 
     code_hash: str

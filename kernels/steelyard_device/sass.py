@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _NAMES = """
     002 MOV 003 P2R 005 CS2R 006 VOTE 007 SEL 008 FSEL 009 FMNMX 00b FSETP 00c ISETP
@@ -46,8 +47,7 @@ _LDG, _STG, _LDGSTS = 0x181, 0x186, 0x1AE
 _LDG_256, _STG_256 = 0x17E, 0x17F
 
 
-@dataclass(frozen=True, slots=True)
-class Mix:
+class Mix(Struct, frozen=True):
     """How often a kernel's code has which instruction."""
 
     opcodes: tuple[tuple[str, int], ...]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_device.cpu import Function
 from steelyard_device.errors import CompileError
@@ -28,8 +30,7 @@ Times = tuple[tuple[str, int], ...]
 """Phases of a build in order, each with its nanoseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(Struct, frozen=True):
     """What a compiler made of one text.
 
     `image` is an object file or a cubin, in which other entries may lie too;
@@ -47,15 +48,14 @@ class Code:
     resources: Resources | None = None
     spill_stores: int = 0
     spill_loads: int = 0
-    phases: Times = field(default=(), compare=False)
-    function: Function | None = field(default=None, compare=False)
+    phases: Times = ()
+    function: Function | None = None
 
 
 NO_CODE: Final = Code(b"", "", "", "", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
+class Artifact(Struct, frozen=True):
     """A program under a schedule as a compiler's text, and its code once it is built.
 
     On a CPU `threads` of the pool run a launch (0: all). On a GPU they make a block, and
@@ -114,8 +114,7 @@ class Artifact:
         return self.blocks if copies == 1 else (self.blocks, copies)
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """A build that came to nothing: in which phase, and why in one sentence."""
 
     name: str

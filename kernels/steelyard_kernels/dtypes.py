@@ -7,10 +7,10 @@ float32 that it equals.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard_kernels.errors import KernelError
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DType:
+class DType(Struct, frozen=True, eq=False):
     """One element type; the constants below are the only ones, compared by identity.
 
     name: NumPy's or ml_dtypes'.

@@ -12,20 +12,19 @@ they are stored, integers as their reduction takes them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, nan
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.ops.row import FLOAT, NUMBER
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Monoid:
+class Monoid(Struct, frozen=True, eq=False):
     """How values become one.
 
     name, doc: the function of `steelyard_kernels.array`.
@@ -197,8 +196,7 @@ def rounding_loss(extent: int, dtype: DType) -> float:
     return extent * 2.0 ** -(24 if dtype is dtypes.float32 else 53)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Line:
+class Line(Struct, frozen=True, eq=False):
     """How a line becomes another of as many elements.
 
     name, doc: the function of `steelyard_kernels.array`.

@@ -6,9 +6,11 @@ through LLVM's PTX and nvJitLink.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.schedule.gpu import GPUS, Gpu
@@ -19,8 +21,7 @@ CUDA: Final = "cuda"
 NVPTX: Final = "nvptx"
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A parsed target: its kind and, of a GPU, the architecture."""
 
     kind: str

@@ -11,10 +11,11 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 from math import prod
 from typing import Any, Final, TypeAlias
+
+from msgspec import Struct
 
 from steelyard_device.timings import span
 from steelyard_kernels import dtypes
@@ -36,8 +37,7 @@ MAX_ELEMENTS: Final = 2**31 - 1  # issue 2; leaves room in every int64 byte offs
 RESERVED: Final = frozenset({"constant", "out", "schedule", "stream"})
 
 
-@dataclass(frozen=True, slots=True)
-class ScalarParameter:
+class ScalarParameter(Struct, frozen=True):
     """A runtime scalar of the signature; `default` is None where it must be given."""
 
     name: str
@@ -45,8 +45,7 @@ class ScalarParameter:
     default: float | int | bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """The parameters of a kernel: its arrays' names and its runtime scalars."""
 
     name: str

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from steelyard_device import cubin, processors, sass
 from steelyard_device.errors import CompileError, DeviceError

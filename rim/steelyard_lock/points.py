@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
+from msgspec import structs
+
 from steelyard import Benchmark
 from steelyard.declare.axes import text_of
 from steelyard.declare.benchmark import select
@@ -203,7 +205,7 @@ def _schedule(point: Point, program: Program) -> Schedule:
 def limited(schedule: Schedule, registers: int) -> Schedule:
     """Return a GPU's schedule with at most so many registers a thread."""
     knobs: dict[str, Any] = {"registers": registers}
-    return replace(schedule, **knobs)
+    return structs.replace(schedule, **knobs)
 
 
 def _labelled(point: Point, candidates: Sequence[Schedule]) -> Schedule:

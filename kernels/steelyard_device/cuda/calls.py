@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from steelyard_device.errors import DeviceError
 
@@ -96,8 +97,7 @@ _END, _POINTER, _SIZE = 0, 1, 2
 """CU_LAUNCH_PARAM_END, _BUFFER_POINTER and _BUFFER_SIZE."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One launch, while the program is within its call."""
 
     function: int

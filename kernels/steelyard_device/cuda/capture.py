@@ -9,10 +9,10 @@ cubin that was found: what it leaves must be the same, byte for byte.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from steelyard_device import cubin
@@ -132,8 +132,7 @@ _ENTER, _LEAVE = 0, 1
 """CUpti_ApiCallbackSite."""
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(Struct, frozen=True):
     """Memory that was allocated at once, from its address on."""
 
     address: int
@@ -147,8 +146,7 @@ class Region:
         return self.after is not self.before
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
+class Launched(Struct, frozen=True):
     """What a launch took, all of it copied."""
 
     entry: str
@@ -173,8 +171,7 @@ class Launched:
         return found
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(Struct):
     """A launch that is under way."""
 
     number: int

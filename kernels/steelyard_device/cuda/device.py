@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_device.cuda import driver
 from steelyard_device.cuda.driver import call
@@ -16,8 +18,7 @@ cases are there at once, and other programs find the GPU's memory free. A proces
 kept everything would starve the worker that replaces it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """A GPU, as this process numbers it (CUDA_VISIBLE_DEVICES has its say)."""
 
     index: int
@@ -75,8 +76,7 @@ def _value(index: int, name: str) -> int:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(Struct, frozen=True):
     """A stream as other libraries take it: by its ``handle``."""
 
     handle: int
@@ -90,8 +90,7 @@ class Stream:
         return 0, self.handle
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     """A GPU ready for work: handles of its context, and of our stream and memory pool.
 
     It is the primary context, which PyTorch, CuPy and the CUDA runtime use too, so that

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from steelyard_device.cuda import driver
 from steelyard_device.cuda.device import Context
@@ -24,8 +25,7 @@ LOADING = "load"
 """The span of bringing code to a GPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attributes:
+class Attributes(Struct, frozen=True):
     """What the driver says a kernel takes; bytes, as ``cubin.Resources`` says them."""
 
     registers: int
@@ -42,8 +42,7 @@ class Attributes:
     """``sm_90``, what the code was made for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Struct, frozen=True):
     """An entry of a loaded cubin."""
 
     name: str
@@ -72,8 +71,7 @@ class Function:
             call(asked, "cuFuncSetAttribute", self.handle, limit, shared)
 
 
-@dataclass(frozen=True, slots=True)
-class Module:
+class Module(Struct, frozen=True):
     """A loaded cubin; it stays loaded as long as the process lives."""
 
     context: Context

@@ -7,10 +7,10 @@ random, because a GPU moves and multiplies repeated bits for less power.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from msgspec import Struct
 
 from steelyard_device.cuda import kept
 from steelyard_device.cuda import peaks_text as text
@@ -19,8 +19,7 @@ from steelyard_device.cuda.launch import Launch
 from steelyard_device.cuda.memory import Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(Struct, frozen=True):
     """A launch that does nothing but operations of one dtype."""
 
     dtype: str

@@ -8,9 +8,10 @@ these are cross-correlations, as in both libraries.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.array.products import contracted
@@ -27,8 +28,7 @@ Layout: TypeAlias = str | Sequence[int]  # "NCHW", or the places of N, C, H and 
 _SPATIAL: Final = "HWD"
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
+class _Window(Struct, frozen=True):
     """What a window does along one axis: of `size` elements, from `low` before the first.
 
     It takes every `dilation`-th element of an array with `spread - 1` zeros between any

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.array import pytrees
@@ -31,8 +32,7 @@ from steelyard_kernels.expression.rows import row
 MOST_UNROLL: Final = 64  # of iterations that are written out one after another
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """What one iteration gives: the next carry, what is stacked, whether it runs."""
 
     carry: Any

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from typing import Final
+
+from msgspec import Struct
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.array.value import Array, kind_of, widest
@@ -12,8 +13,7 @@ from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import KernelError
 
 
-@dataclass(frozen=True, slots=True)
-class FloatLimits:
+class FloatLimits(Struct, frozen=True):
     """Limits of a floating dtype: bits, the step above 1, largest, smallest normal."""
 
     bits: int
@@ -24,8 +24,7 @@ class FloatLimits:
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
-class IntegerLimits:
+class IntegerLimits(Struct, frozen=True):
     """Limits of an integer dtype."""
 
     bits: int

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from math import prod
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.array.tracing import current, number, running
@@ -35,8 +35,7 @@ def _operators(op: str) -> tuple[Operator, Operator]:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Array:
+class Array(Struct, frozen=True, eq=False):
     """A value of the kernel that is being traced; `weak` when it is a scalar."""
 
     graph: Graph

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from typing import Final, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from steelyard_device.errors import CompileError
 from steelyard_device.timings import span
@@ -57,8 +59,7 @@ class Phases:
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """A program to be built for a target, and the phases that have been timed.
 
     Without a `schedule` it is the heuristic's. `aligned` says that every output starts

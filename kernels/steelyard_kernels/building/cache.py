@@ -13,8 +13,9 @@ vouches for every byte.
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from steelyard_device.disk import Disk, default_directory
 from steelyard_device.threads import Once

@@ -15,7 +15,8 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from steelyard_kernels.artifact import Artifact, Code, Failure, digest
 from steelyard_kernels.building.build import (

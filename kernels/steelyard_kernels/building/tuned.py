@@ -12,17 +12,18 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import ValidationError, convert, to_builtins
 
 from steelyard_kernels.artifact import digest
 from steelyard_kernels.building.keys import compiled_by, sources
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.structure import described
-from steelyard_kernels.schedule.schedule import Schedule, from_json
+from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import Target, device
 
 VARIABLE: Final = "STEELYARD_TUNED"
@@ -51,8 +52,8 @@ def chosen(program: Program, target: Target) -> Schedule | None:
         return None
     entry = table(path).get(key(program, target))
     try:
-        return from_json(entry["schedule"]) if entry else None
-    except (KeyError, TypeError, ValueError) as error:
+        return convert(entry["schedule"], Schedule) if entry else None
+    except (KeyError, TypeError, ValidationError) as error:
         raise _unreadable(path, f"an entry has {error!r}") from error
 
 
@@ -111,8 +112,7 @@ def keep(
     try:
         with _held(place.parent):
             entries = dict(table(path)) if place.exists() else {}
-            plain = json.loads(json.dumps(asdict(schedule)))
-            entries[key(program, target)] = {**facts, "schedule": plain}
+            entries[key(program, target)] = {**facts, "schedule": to_builtins(schedule)}
             ordered = dict(sorted(entries.items()))
             made = json.dumps({"schema": SCHEMA, "entries": ordered}, indent=1)
             new = place.with_name(f".{place.name}.new")

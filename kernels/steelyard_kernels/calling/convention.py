@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.calling.wholes import Computed, computed
@@ -17,8 +17,7 @@ from steelyard_kernels.ir.loops import Tensor
 from steelyard_kernels.plan.launches import WORKSPACE
 
 
-@dataclass(frozen=True, slots=True)
-class Fresh:
+class Fresh(Struct, frozen=True):
     """An output that updates no input: given by the caller, or allocated.
 
     A hidden one is always allocated, and no part of the result.
@@ -29,8 +28,7 @@ class Fresh:
     dtype: np.dtype[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Convention:
+class Convention(Struct, frozen=True):
     """What every call of one build needs to know, found once.
 
     A call's arrays are numbered: the parameters in order, then the fresh outputs, the

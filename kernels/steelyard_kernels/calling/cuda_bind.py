@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
 from itertools import accumulate
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec.structs import asdict, replace
 
 from steelyard_device import binary, cuda
 from steelyard_device.cuda import tensors

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from steelyard_kernels.dtypes import int64
 from steelyard_kernels.errors import KernelError
@@ -29,8 +30,7 @@ _EXACT: Final[dict[str, Callable[..., Any]]] = {
 """Operations as Python has them, of integers of any size."""
 
 
-@dataclass(frozen=True, slots=True)
-class Computed:
+class Computed(Struct, frozen=True):
     """An integer that a kernel computes of numbers: constants and scalars, `names`."""
 
     node: Apply | Cast

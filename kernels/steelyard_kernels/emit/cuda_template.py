@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
+
+from msgspec import Struct
 
 from steelyard_kernels.dtypes import HALVES, float32
 from steelyard_kernels.emit.cuda_helpers import HELPERS
@@ -16,8 +17,7 @@ from steelyard_kernels.ir.loops import Type, typed
 CALL: Final = re.compile(r"\w+(?=\()")  # in a line: what it calls
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(Struct, frozen=True):
     """Lines to `format` with the result's name and the arguments', and helpers."""
 
     lines: tuple[str, ...]

@@ -15,7 +15,6 @@ of its place in a register buffer is a constant, as LLVM needs to put it in regi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
 from typing import Any, Final
 
 from steelyard_device.llvm import Host
@@ -339,7 +338,7 @@ class _Copy:
             return node if self.first else None  # the same memory in every turn
         if not isinstance(node, ir.Load | ir.Store | ir.For | ir.If | ir.Effect):
             raise CompilerBug(f"a loop holds {type(node).__name__}, which no loop may.")
-        own = [self.part(each.name, getattr(node, each.name)) for each in fields(node)]
+        own = [self.part(name, getattr(node, name)) for name in node.__struct_fields__]
         return type(node)(*own)
 
     def part(self, name: str, value: Any) -> Any:

@@ -8,8 +8,9 @@ products of all chains with one matrix are one product.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
+
+from msgspec.structs import replace
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.errors import CompilerBug

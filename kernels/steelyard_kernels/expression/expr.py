@@ -45,9 +45,10 @@ its other operand is a product too, of no power of two: equal products cancel.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
+
+from msgspec import Struct
 
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.expression.indices import Index
@@ -56,17 +57,16 @@ Shape: TypeAlias = tuple[int, ...]
 Value: TypeAlias = float | int | bool
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _Value:
+class _Value(Struct, frozen=True, eq=False):
     """What every node has."""
 
     number: int
     shape: Shape
     dtype: DType
+    __repr__ = object.__repr__
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Input(_Value):
+class Input(_Value, frozen=True, eq=False):
     """An array parameter; `index` is its position in the signature.
 
     One of index -1 stands for what a function is differentiated by, until that is put
@@ -77,44 +77,38 @@ class Input(_Value):
     index: int
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Scalar(_Value):
+class Scalar(_Value, frozen=True, eq=False):
     """A runtime scalar: float64, int64 or bool, given at each launch."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Constant(_Value):
+class Constant(_Value, frozen=True, eq=False):
     """A number known when the kernel is traced, exactly representable in dtype."""
 
     value: Value
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Apply(_Value):
+class Apply(_Value, frozen=True, eq=False):
     """One elementwise operation of OPERATIONS over operands that broadcast."""
 
     op: str
     args: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Cast(_Value):
+class Cast(_Value, frozen=True, eq=False):
     """The operand's values rounded to the node's dtype."""
 
     arg: Node
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Broadcast(_Value):
+class Broadcast(_Value, frozen=True, eq=False):
     """The operand's values in the node's larger shape."""
 
     arg: Node
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Reduce(_Value):
+class Reduce(_Value, frozen=True, eq=False):
     """One reduction of MONOIDS over axes in order, which become 1 or go."""
 
     op: str
@@ -128,8 +122,7 @@ class Reduce(_Value):
         return self.axes == (len(self.arg.shape) - 1,)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class View(_Value):
+class View(_Value, frozen=True, eq=False):
     """The elements of `arg` at other places: one expression for each of its axes.
 
     They are of the view's own axes; an element outside of `arg` is zero.
@@ -152,8 +145,7 @@ class View(_Value):
         return tuple(d for d, (low, high), n in ends if low < 0 or high >= n)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Gather(_Value):
+class Gather(_Value, frozen=True, eq=False):
     """The elements of `arg` at places of which one axis is computed.
 
     `which` has the gather's shape and says where along axis `place` of `arg` each
@@ -166,8 +158,7 @@ class Gather(_Value):
     place: int
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Along(_Value):
+class Along(_Value, frozen=True, eq=False):
     """A function of whole lines of the operand along one axis, each by itself.
 
     `reverse`: a line is taken from its last element to its first.
@@ -179,8 +170,7 @@ class Along(_Value):
     reverse: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Handed(_Value):
+class Handed(_Value, frozen=True, eq=False):
     """Totals before each element, or behind: blocks hand them over in `memory`, of zeros."""
 
     op: str
@@ -190,15 +180,13 @@ class Handed(_Value):
     reverse: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Merge(_Value):
+class Merge(_Value, frozen=True, eq=False):
     """The order of lines whose halves are in order, as two axes: a thread has the last."""
 
     arg: Node
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Segments(_Value):
+class Segments(_Value, frozen=True, eq=False):
     """Sums along an axis from each of the starts, on `arg`'s axes before, to the next."""
 
     arg: Node
@@ -206,50 +194,43 @@ class Segments(_Value):
     axis: int
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Arange(_Value):
+class Arange(_Value, frozen=True, eq=False):
     """0, 1, 2, ... along one axis, as int32 or int64."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Reshape(_Value):
+class Reshape(_Value, frozen=True, eq=False):
     """The operand's elements in the same order, in another shape."""
 
     arg: Node
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Dot(_Value):
+class Dot(_Value, frozen=True, eq=False):
     """The sum over k of a[..., k] * b[k, n]; `b` has two axes, `a` one or more."""
 
     a: Node
     b: Node
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Row(_Value):
+class Row(_Value, frozen=True, eq=False):
     """arg[index] of what lies in memory, at an index that is not known; in range."""
 
     arg: Node
     index: Node
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Chain(_Value):
+class Chain(_Value, frozen=True, eq=False):
     """The part of one chain of an input whose first axis is the chains."""
 
     arg: Node
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Chains(_Value):
+class Chains(_Value, frozen=True, eq=False):
     """What every chain computed, along a new first axis."""
 
     arg: Node
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Parameter(_Value):
+class Parameter(_Value, frozen=True, eq=False):
     """A value that each iteration of one loop gets: its place's carry, or the index.
 
     `role` is "carry" or "index"; the index is int64 and counts 0, 1, 2, ...
@@ -259,8 +240,7 @@ class Parameter(_Value):
     place: int
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Result(_Value):
+class Result(_Value, frozen=True, eq=False):
     """What a loop gives: the carry at `place`, or what iterations computed, stacked.
 
     Places from len(nexts) on are stacked, along a new first axis of `length` rows.
@@ -275,8 +255,7 @@ class Result(_Value):
         return self.place >= len(self.loop.nexts)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Loop:
+class Loop(Struct, frozen=True, eq=False):
     """At most `length` iterations, one after another, while `condition` holds.
 
     Iteration i computes `nexts` and `stacked` of the carries and the index i; the
@@ -299,6 +278,7 @@ class Loop:
     reverse: bool
     nodes: tuple[Node, ...]
     free: tuple[Node, ...]
+    __repr__ = object.__repr__
 
 
 # No repr by fields: a node's would spell out everything below it; `text` prints.
@@ -327,8 +307,7 @@ Node: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """A result; `updates` is the index of the input that it overwrites, if any.
 
     A `hidden` one is memory that the kernel needs between two of its loops: the
@@ -346,8 +325,7 @@ class Output:
         return self.value.arg if isinstance(self.value, Chains) else self.value
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """A traced kernel; `nodes` are those its outputs need, in evaluation order.
 
     `chains` is how many independent chains compute it; 0: it has no such axis.

@@ -12,17 +12,17 @@ cannot change are left out, so that equal places are equal expressions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import gcd
 from typing import TypeAlias, TypeVar
+
+from msgspec import Struct
 
 Term: TypeAlias = "int | Part"
 Extents: TypeAlias = Sequence[int] | Mapping[int, int]
 Number = TypeVar("Number")
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(Struct, frozen=True):
     """constant + sum(coefficient * term); terms are distinct, coefficients not 0."""
 
     constant: int = 0
@@ -133,8 +133,7 @@ class Index:
         return " + ".join(parts).replace("+ -", "- ")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """index // divisor % modulus, both rounded down; modulus 0: no remainder."""
 
     index: Index

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, TypeAlias
+
+from msgspec.structs import replace
 
 from steelyard_kernels.expression import expr
 from steelyard_kernels.expression.expr import Node, Program
@@ -47,7 +48,7 @@ def remade(program: Program, again: Again) -> Program:
     return replace(
         program,
         inputs=inputs,
-        scalars=scalars,  # type: ignore[arg-type]
+        scalars=scalars,
         outputs=outputs,
         nodes=nodes,
     )

@@ -30,10 +30,11 @@ adds in float32 anyway, and has arrays that rows share widened once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import and_
 from typing import Final
+
+from msgspec import Struct
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import HALVES, bool_, float32, widens
@@ -255,8 +256,7 @@ def _leaner(program: Program) -> Program:
     return remade(program, _Lean(Graph(program.name), live))
 
 
-@dataclass(frozen=True, slots=True)
-class _Live:
+class _Live(Struct, frozen=True):
     """What of a loop is needed: places of carries, of stacked results, and nodes.
 
     `steps` are the carries that count, by place, with what each iteration adds.

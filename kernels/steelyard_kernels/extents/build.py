@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from math import prod
 from random import Random
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from steelyard_kernels.artifact import Artifact, Code
 from steelyard_kernels.building.build import Request, loaded, plan_of

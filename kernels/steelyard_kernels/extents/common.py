@@ -7,9 +7,10 @@ parameter of the common kernel, whose word follows from the extents by a formula
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_kernels.dtypes import DType, float64, int32
 from steelyard_kernels.extents.formulas import Differs, Fitter, Formula, Number, Point
@@ -29,8 +30,7 @@ CHOSEN: Final[dict[str, Callable[[Sequence[int]], int]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Common:
+class Common(Struct, frozen=True):
     """One kernel for all extents, its slots, and how many elements arrays have.
 
     `counts` must be at least 0. `numbers` are those of all places in order, None where
@@ -116,7 +116,7 @@ class _Common:
             every = [(each.name, each.type) for each in every]
         elif isinstance(first, ir.Tensor):  # whose extents a launch describes
             every = [replace(each, extents=(), strides=()) for each in every]
-        elif is_dataclass(first) and not isinstance(first, Type | DType):
+        elif isinstance(first, Struct) and not isinstance(first, Type | DType):
             return self._node(every)
         if all(each == every[0] for each in every[1:]):
             return first
@@ -132,7 +132,7 @@ class _Common:
     def _node(self, every: Sequence[Any]) -> Any:
         kind = type(every[0])
         made = []
-        for name in _fields(kind):  # type: ignore[arg-type] # a type has a hash
+        for name in kind.__struct_fields__:
             parts = [getattr(each, name) for each in every]
             if kind is Buffer and name == "extent":  # room for the largest
                 made.append(max(parts, key=lambda part: part.value))
@@ -250,8 +250,3 @@ class _Again(_Common):
         alike = repr(first) == repr(other)
         if not (known.is_at(self._point, other) if known else alike):
             raise Differs(f"{name} is {other} at extents {self._point}, unlike others")
-
-
-@cache
-def _fields(kind: type[Any]) -> tuple[str, ...]:
-    return tuple([each.name for each in fields(kind)])

@@ -11,13 +11,13 @@ what was seen, and differ at other extents, none is believed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, product
 from math import isfinite, prod
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from steelyard_kernels import dtypes
@@ -37,8 +37,7 @@ OVER: Final = (1, -1, 2, -2)
 NEAR: Final = 1e-7  # the sine of two vectors that may be one
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(Struct, frozen=True):
     """A product of powers of the extents, and of how many parts a formula has."""
 
     powers: Point
@@ -55,8 +54,7 @@ class Differs(Unsupported):
     """Programs or kernels at several extents that are not the same but for numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Formula:
+class Formula(Struct, frozen=True):
     """A number that follows from the extents."""
 
     constant: int
@@ -67,8 +65,7 @@ class Formula:
         return self.constant + sum([c * term.at(point) for c, term in self.terms])
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Struct, frozen=True):
     """A number that follows from the extents: so many units, a power of two to 1.
 
     With a `unit` of 0 it is a number `over` a formula.

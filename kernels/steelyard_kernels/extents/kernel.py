@@ -14,8 +14,10 @@ else; where it does at 1, all calls with such an extent run one code of their ow
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_kernels.artifact import Artifact, Failure, digest
 from steelyard_kernels.building.build import Phases, Request, failed
@@ -33,8 +35,7 @@ from steelyard_kernels.targets import CPU, parse
 from steelyard_kernels.trace import Spec
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(Struct, frozen=True):
     """An extent that a call has, the same in all arrays, of at most `most`."""
 
     name: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from math import gcd, prod
 from typing import Final
+
+from msgspec.structs import replace
 
 from steelyard_kernels.building.build import Request
 from steelyard_kernels.expression.expr import Program

@@ -6,8 +6,10 @@ import pickle
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_kernels.artifact import Artifact
 from steelyard_kernels.building.build import Request, linked
@@ -22,8 +24,7 @@ from steelyard_kernels.schedule.parameters import Lowered, Slot, side_by_side
 NUMBER: Final = re.compile(r"(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)")
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeSlot:
+class RuntimeSlot(Struct, frozen=True):
     """A slot, and the formulas of what its number or its tensor's extents are."""
 
     slot: Slot
@@ -41,8 +42,7 @@ class RuntimeSlot:
         return replace(self.slot, index=self.index.at(point), tensor=tensor)
 
 
-@dataclass(frozen=True, slots=True)
-class Likeness:
+class Likeness(Struct, frozen=True):
     """All that programs say at several extents: words, and numbers between them."""
 
     words: tuple[str, ...]
@@ -69,8 +69,7 @@ def likeness(programs: Sequence[Program], fitter: Fitter) -> Likeness:
     return Likeness(tuple(every[0][::2]), tuple(map(fitter.number, numbers)))
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """One launch for all extents: its build and its loops, without slots, and these.
 
     All accesses are within arrays from the extent `least` on. `predicted` is its time at the first point, `best` that under the best schedule there.
@@ -89,8 +88,7 @@ class Part:
         return replace(self.built, slots=side_by_side(slots, self.built.program))
 
 
-@dataclass(frozen=True, slots=True)
-class Ranged:
+class Ranged(Struct, frozen=True):
     """A build for all extents up to some bounds: one part, or those of a plan."""
 
     likeness: Likeness

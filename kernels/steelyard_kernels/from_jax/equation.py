@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_kernels.array import Array
 from steelyard_kernels.errors import Unsupported
@@ -24,8 +25,7 @@ from steelyard_kernels.from_jax.values import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Equation:
+class Equation(Struct, frozen=True):
     """A primitive of JAX's with its parameters and the values that stand for operands.
 
     `evaluate` translates a jaxpr inside of it, given what stands for its inputs.

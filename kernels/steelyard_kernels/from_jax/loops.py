@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from steelyard_kernels import array as xp
 from steelyard_kernels.array import Array

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from steelyard_kernels import array as xp
 from steelyard_kernels.array import Array
@@ -24,8 +24,7 @@ from steelyard_kernels.vmap import vmap
 Axes: TypeAlias = "int | Sequence[int | None] | None"
 
 
-@dataclass(frozen=True, slots=True)
-class Translation:
+class Translation(Struct, frozen=True):
     """A function of JAX's for arguments of one structure, shapes and dtypes.
 
     `kernel` takes the leaves of the arguments and then `constants`, what the function

@@ -7,11 +7,11 @@ or a `Stack`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
@@ -40,8 +40,7 @@ class Aval(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Like:
+class Like(Struct, frozen=True):
     """An `Aval` that a rule makes up."""
 
     shape: Shape

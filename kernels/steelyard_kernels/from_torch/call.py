@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce, wraps
 from typing import Any, Final, TypeAlias
+
+from msgspec import Struct
 
 from steelyard_kernels import array as xp
 from steelyard_kernels import dtypes
@@ -20,8 +21,7 @@ _NUMBERS: Final = {bool: dtypes.bool_, int: dtypes.int64, float: dtypes.float32}
 """PyTorch's default dtypes of Python's numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True):
     """Where a row of the table is used: the call, and the kernel that it is for."""
 
     kernel: str

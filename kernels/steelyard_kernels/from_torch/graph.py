@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 
 class Size(int):
@@ -29,8 +31,7 @@ class Size(int):
         return int(self.expression.subs({each: known[str(each)] for each in every}))
 
 
-@dataclass(frozen=True, slots=True)
-class TensorType:
+class TensorType(Struct, frozen=True):
     """Shape and dtype of a tensor, by the dtype's name without `torch.`."""
 
     shape: tuple[int, ...]
@@ -45,8 +46,7 @@ class TensorType:
         return len(shape) == len(self.shape) and all(fits)
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(Struct, frozen=True):
     """The value that an input, or a call, of this name gives."""
 
     name: str
@@ -56,8 +56,7 @@ Argument: TypeAlias = "Ref | float | int | bool | str | tuple[Argument, ...] | N
 """Of a call: dtypes are names."""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphInput:
+class GraphInput(Struct, frozen=True):
     """What the model is given: an argument, or a weight by its name in the model."""
 
     name: str
@@ -65,8 +64,7 @@ class GraphInput:
     weight: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One operation: `aten.add.Tensor`, or `getitem` of those with many results.
 
     `results` are None for a part that is no tensor. `where` is the place in the user's
@@ -81,8 +79,7 @@ class Call:
     where: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Struct, frozen=True):
     """A model for the example's shapes: its inputs, calls in order, and results.
 
     `bounds` are the most of those extents, by their symbols, that are each call's own.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import expr
@@ -15,8 +16,7 @@ from steelyard_kernels.expression.rows import row
 from steelyard_kernels.grad.reverse import Replaced, Reverse, varied
 
 
-@dataclass(frozen=True, slots=True)
-class Iteration:
+class Iteration(Struct, frozen=True):
     """What an iteration passes back of the cotangents of what it computed.
 
     `after` stand for the cotangents of the carries at `places` once it is over, and
@@ -45,8 +45,7 @@ def mirrored(graph: Graph, length: int | Node, index: Node) -> Node:
     return graph.apply("subtract", graph.constant(length - 1, index.dtype), index)
 
 
-@dataclass(slots=True)
-class Body:
+class Body(Struct):
     """A loop's body, given which results have cotangents.
 
     `asked` are the nodes outside of the loop that are to have one.

@@ -17,7 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.errors import KernelError
@@ -72,8 +73,7 @@ def _length(graph: Graph, loop: Loop) -> int:
     return loop.length
 
 
-@dataclass(frozen=True, slots=True)
-class _Backward:
+class _Backward(Struct, frozen=True):
     """A loop to go back through, and what each of its iterations passes back.
 
     Cotangents are handed on as one list: those of the live carries, then the sums.

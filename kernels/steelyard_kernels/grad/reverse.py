@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from steelyard_kernels import array as xp
 from steelyard_kernels.array import Array
@@ -69,8 +70,7 @@ def varied(nodes: Iterable[Node], leaves: AbstractSet[int]) -> set[int]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Adjoint:
+class Adjoint(Struct, frozen=True):
     """Cotangents of what was wanted, None where none reaches it.
 
     `replaced` is what loops of the walked expressions must be replaced by, for the
@@ -81,16 +81,14 @@ class Adjoint:
     replaced: Replaced
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
+class Passed(Struct, frozen=True):
     """What a loop passes back, and what its results are taken from instead, if any."""
 
     cotangents: list[tuple[Node, Node]]
     results: Sequence[Node]
 
 
-@dataclass(frozen=True, slots=True)
-class Reverse:
+class Reverse(Struct, frozen=True):
     """The walk back through one graph; `memory` is what a loop's carries may take.
 
     `loop` goes back through a loop, given the cotangents of its results and the numbers
@@ -122,8 +120,7 @@ class Reverse:
         return Adjoint(found, walk.replaced)
 
 
-@dataclass(slots=True)
-class _Walk:
+class _Walk(Struct):
     """The cotangents found so far, `bars`, by node number; of `asked` nodes alone."""
 
     reverse: Reverse

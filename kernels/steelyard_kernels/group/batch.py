@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from time import perf_counter_ns
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_device.errors import CompileError
 from steelyard_kernels.artifact import Artifact, Code, Failure
@@ -16,8 +18,7 @@ from steelyard_kernels.schedule.schedule import Schedule
 from steelyard_kernels.targets import Target
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A program to be built under a schedule, or the heuristic's; `name` is yours.
 
     Not `aligned`: its arrays lie anywhere, whatever is said of all candidates.
@@ -29,8 +30,7 @@ class Candidate:
     aligned: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """How far a batch is; duplicates are built too."""
 
     built: int
@@ -39,8 +39,7 @@ class Progress:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """A stage of all candidates, in nanoseconds: summed over workers, and on the wall.
 
     What runs beside another stage counts on the wall of both.
@@ -51,8 +50,7 @@ class Stage:
     wall: int
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """What became of all candidates, in their order.
 
     `duplicates` has, for each candidate whose instructions an earlier one has, that

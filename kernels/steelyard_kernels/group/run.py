@@ -14,9 +14,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Final
+
+from msgspec import Struct
 
 from steelyard_device.timings import listening, span
 from steelyard_kernels.artifact import Code
@@ -95,8 +96,7 @@ after three limits, where halves would take seven."""
 REFUSED_PARTS: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """What was compiled together, by which worker and how long, in nanoseconds.
 
     `members` are places in the work's parts.
@@ -107,8 +107,7 @@ class Group:
     wall: int
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """Texts to be compiled, each with its entry and the seconds it is predicted to take.
 
     `seconds` is the limit of each.
@@ -121,16 +120,14 @@ class Work:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """Parts that are compiled together; `again` after a worker died of one alone."""
 
     members: tuple[int, ...]
     again: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What a task came to, by part, and what there is to do still."""
 
     made: dict[int, Code]

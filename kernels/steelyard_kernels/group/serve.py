@@ -6,8 +6,9 @@ python -m steelyard_kernels.group.serve KIND NVRTC DESCRIPTOR
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from multiprocessing.connection import Connection
+
+from msgspec.structs import replace
 
 from steelyard_device.errors import DeviceError
 from steelyard_device.timings import timings

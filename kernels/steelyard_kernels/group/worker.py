@@ -10,12 +10,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Final, Protocol
+
+from msgspec import Struct, field
 
 from steelyard_device.errors import Cancelled, DeviceError
 from steelyard_device.spans import Span
@@ -25,8 +26,7 @@ from steelyard_kernels.targets import Target
 from steelyard_kernels.toolchains import toolchain
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """Candidates to be compiled together: each one's entry and text.
 
     `seconds` is the limit of all of them together; `timed` asks for spans.
@@ -38,8 +38,7 @@ class Job:
     timed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """What became of a job, by entry; an entry in neither is worth another try.
 
     `error` is one that names no candidate; `stopped` says that time was up, `died` that

@@ -6,8 +6,9 @@ Only GPUs have them. They have no result; arguments may be buffers and tensors.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from steelyard_kernels.dtypes import DType, float32, int32, int64
 from steelyard_kernels.ir.loops import Buffer, Tensor, Type, typed
@@ -16,8 +17,7 @@ from steelyard_kernels.ir.operations import is_index
 Kind: TypeAlias = Type | Buffer | Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class EffectRule:
+class EffectRule(Struct, frozen=True):
     """A rule for an `Effect`: what each argument is, indices all behind these.
 
     `agree` says what of several has to be alike.

@@ -34,9 +34,10 @@ The table OPERATIONS is in `operations`, the short way to make statements in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, TypeAlias, get_args
+
+from msgspec import Struct
 
 from steelyard_kernels.dtypes import DType, bool_, int64
 
@@ -44,8 +45,7 @@ SPACES = ("global", "shared", "stack", "register")
 ACCESSES = ("in", "out", "inout")
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(Struct, frozen=True):
     """A run of `extent` elements in one memory space.
 
     `alignment` is what its first element's address is known to be a multiple
@@ -61,8 +61,7 @@ class Buffer:
     access: str = "in"
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(Struct, frozen=True):
     """An array of a GPU's memory as bulk copies see it: a box of it at a time.
 
     Axes are innermost first: `extents` in elements, `strides` of all but the first in
@@ -81,8 +80,7 @@ class Tensor:
     swizzle: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Type:
+class Type(Struct, frozen=True, eq=False):
     """The type of a value: `lanes` elements of one dtype.
 
     Made only by `typed`, so that equal types are one object and compare by `is`.
@@ -111,16 +109,14 @@ INDEX = typed(int64)  # of indices, extents and bounds
 CONDITION = typed(bool_)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Var:
+class Var(Struct, frozen=True, eq=False):
     """A value that one statement (or parameter, or loop) defines."""
 
     name: str
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class Const:
+class Const(Struct, frozen=True):
     """A number known now, the same in every lane.
 
     A float is rounded to the type's dtype, to nearest even, when it is spelled.
@@ -133,8 +129,7 @@ class Const:
 Operand: TypeAlias = Var | Const
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Let:
+class Let(Struct, frozen=True, eq=False):
     """`var = op(*args)`: a value without effects."""
 
     var: Var
@@ -142,8 +137,7 @@ class Let:
     args: tuple[Operand, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Load:
+class Load(Struct, frozen=True, eq=False):
     """`var.type.lanes` consecutive elements from `buffer[index]` on.
 
     Lanes whose mask is false are not read and give zero. `alignment` is what
@@ -157,8 +151,7 @@ class Load:
     alignment: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Store:
+class Store(Struct, frozen=True, eq=False):
     """Write the lanes of `value` to `buffer[index]` on, those the mask allows.
 
     `streaming` goes round the caches: it needs a stated `alignment` of at least
@@ -173,8 +166,7 @@ class Store:
     alignment: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prefetch:
+class Prefetch(Struct, frozen=True, eq=False):
     """Ask for the cache line of `buffer[index]`, which may lie outside the buffer.
 
     `locality` is LLVM's: 3 into every cache, 2 into L2, 1 into L3, 0 once.
@@ -185,8 +177,7 @@ class Prefetch:
     locality: int = 3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Alloc:
+class Alloc(Struct, frozen=True, eq=False):
     """Memory of this thread ("stack") or block ("shared"), uninitialised.
 
     It lives until the kernel ends and is the same memory in every iteration.
@@ -195,8 +186,7 @@ class Alloc:
     buffer: Buffer
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class For:
+class For(Struct, frozen=True, eq=False):
     """`for var in range(start, stop, step)`, in order, with carried state.
 
     Each of `carried` is a variable of the body and what it holds in the first
@@ -218,8 +208,7 @@ class For:
     until: Operand | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class If:
+class If(Struct, frozen=True, eq=False):
     """Run one of two bodies; `results` are the values of the one that ran.
 
     `seldom` says that the condition hardly ever holds.
@@ -234,8 +223,7 @@ class If:
     seldom: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Parallel:
+class Parallel(Struct, frozen=True, eq=False):
     """The outermost loop: chunks [low, high) of [0, extent), taken by threads.
 
     A free thread takes the next chunk of `chunk` (the last may be shorter) from
@@ -251,21 +239,18 @@ class Parallel:
     body: tuple[Statement, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Fence:
+class Fence(Struct, frozen=True, eq=False):
     """Streaming stores before it are seen before any store after it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Effect:
+class Effect(Struct, frozen=True, eq=False):
     """`op(*args)`, done for what it does: a barrier, an asynchronous copy."""
 
     op: str
     args: tuple[Operand | Buffer | Tensor, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(Struct, frozen=True):
     """A matrix in shared memory, from `buffer[index + first]` on, 32 bytes deep.
 
     `index` and `first` are multiples of 16 bytes. A row of it has `swizzle` bytes along the reduced axis, or if `across` along the
@@ -283,8 +268,7 @@ class Tile:
     stride: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fragment:
+class Fragment(Struct, frozen=True):
     """A matrix of 64 x 16 halves in registers, 8 of each thread from `buffer[first]` on.
 
     They are where a thread has its sums of 64 x 16: what a product gave is read by the
@@ -300,8 +284,7 @@ class Fragment:
         return Const(0, INDEX)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Multiply:
+class Multiply(Struct, frozen=True, eq=False):
     """Begin to add the products of 64 x 16 and 16 x n halves to float32 `sums`.
 
     Or of as many bytes of other elements: the sums of integers are int32. Done by the 128 threads of a warpgroup: each has n / 2 of the sums in registers, for
@@ -345,8 +328,7 @@ def methods(of: object) -> dict[type, Callable[..., None]]:
     return found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Kernel:
+class Kernel(Struct, frozen=True, eq=False):
     """A whole kernel; `name` is its symbol, `parameters` the order of its slots.
 
     On a GPU `threads` make a block, and a thread may use at most `registers` (0: the

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 from steelyard_kernels.dtypes import bool_, float32, float64, int32, int64
 from steelyard_kernels.ir.loops import Type, typed
@@ -12,8 +13,7 @@ from steelyard_kernels.ops import OPERATIONS
 from steelyard_kernels.ops.row import SAME_WIDTH, Op
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """A typing rule: its sentence, and the result's type (None: broken).
 
     `result` gets the type the statement states, which an operation that chooses its own
@@ -24,8 +24,7 @@ class Rule:
     result: Callable[..., Type | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """A row of the table: what the verifier checks and the emitters spell."""
 
     arity: int

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.expression.expr import Segments
@@ -26,8 +27,7 @@ from steelyard_kernels.schedule.tile import Carried
 from steelyard_kernels.schedule.warp import across_lanes
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """One accumulator: of a term, at a place, of one vector of an iteration."""
 
     term: Term

@@ -9,7 +9,8 @@ which is where the next product reads its rows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from steelyard_kernels.dtypes import float32
 from steelyard_kernels.ir.loops import Buffer, Fragment, Multiply, Operand, Tile
@@ -24,8 +25,7 @@ from steelyard_kernels.schedule.recipes.attention import AttentionTiling
 from steelyard_kernels.schedule.tile import Carried
 
 
-@dataclass(frozen=True, slots=True)
-class _Steps:
+class _Steps(Struct, frozen=True):
     """A block's first query, and how many steps it has, of which `edge` are masked."""
 
     at: Position

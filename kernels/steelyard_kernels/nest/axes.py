@@ -6,10 +6,11 @@ A value is what is computed for each index of some axes. `places` finds which th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from steelyard_kernels.expression import expr
 from steelyard_kernels.expression.expr import Node, Program
@@ -33,8 +34,7 @@ def names_of(axes: Iterable[int]) -> str:
     return "".join([NAMES[axis] for axis in axes])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Value:
+class Value(Struct, frozen=True, eq=False):
     """What is computed for each index of some axes.
 
     `args` are the values by the numbers of the operands that its node names, `axes` what
@@ -59,16 +59,14 @@ class Value:
     runs: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stored:
+class Stored(Struct, frozen=True, eq=False):
     """An output: the value, and where along the axes its elements lie."""
 
     value: Value
     offset: Index
 
 
-@dataclass(frozen=True, eq=False)  # without slots: what is asked again is kept
-class Nest:
+class Nest(Struct, frozen=True, eq=False, dict=True):  # keeps what is asked again
     """A program's values, operands before users, over axes of known extents.
 
     Axes are numbers, named by NAMES: first the `space` ones of the outputs, outermost

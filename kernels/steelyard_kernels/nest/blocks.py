@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_kernels.ir.builder import Builder, Index, const
 from steelyard_kernels.ir.loops import INDEX, Buffer, Operand, Var
@@ -21,8 +23,7 @@ from steelyard_kernels.schedule.blocking import Blocking, Panel, lying
 from steelyard_kernels.schedule.parameters import Lowered, arguments, extent_slot
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
+class Walk(Struct, frozen=True):
     """Where a factor's elements of a block lie.
 
     Rows, or single columns, are `apart`, and `step` lead to the next of the depth.
@@ -36,8 +37,7 @@ class Walk:
     masks: tuple[Operand | None, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(Struct, frozen=True):
     """The first row and column of a tile, and how many it has."""
 
     row: Operand

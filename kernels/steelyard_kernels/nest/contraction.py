@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.expression.expr import Apply, Cast, Dot, Reduce
@@ -17,8 +19,7 @@ from steelyard_kernels.nest.axes import Nest, Stored, Value
 from steelyard_kernels.nest.reads import reads_of
 
 
-@dataclass(frozen=True, eq=False)
-class Contraction:
+class Contraction(Struct, frozen=True, eq=False, dict=True):
     """A nest whose one reduction adds up products of two values along `depth`.
 
     `left` varies with `rows` and not with `columns`, `right` the other way round;

@@ -9,8 +9,9 @@ rows. Values of arrays are read where they lie: their rows are in the nearest ca
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.expression.structure import closure
@@ -23,8 +24,7 @@ from steelyard_kernels.schedule.model import LINE
 from steelyard_kernels.schedule.schedule import Place, Schedule
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
+class Walk(Struct, frozen=True):
     """A walk along the last axis: what it emits, operands first.
 
     Of `values` it reads `loads` from where they were kept, and keeps `stores`.
@@ -45,8 +45,7 @@ class Walk:
         return [value for value in self.values if value.number in self.stores]
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """All walks along the last axis, and where the values lie that they keep.
 
     `reductions` has, by the first reduction of each group, its walk and, of variances,
@@ -127,8 +126,7 @@ def total_bytes(nest: Nest) -> int:
     return sum(term.dtype.bytes for term in found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(Struct, frozen=True):
     """A walk to be: the values it is for, and whether others rely on what it reads."""
 
     first: int

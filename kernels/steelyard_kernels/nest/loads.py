@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import Buffer, Operand
@@ -27,8 +29,7 @@ LEAST_COPIED = 4  # bytes of an asynchronous copy
 MOST_LOADS = 64  # of a thread on their way at a time
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """A factor of `count` rows or columns a tile, of which there are `extents` in all.
 
     A thread takes so many `lanes` at a time; `copied`: asynchronously. A row in shared
@@ -61,8 +62,7 @@ class Source:
         return box + rows * self.beside, rest // self.beside
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """Where a thread's first element of a tile is: in the array, along both axes.
 
     Of a window `loops` are open at the thread's places along `owns`.

@@ -10,7 +10,8 @@ beyond the last index repeat it and store nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.ir import loops as ir

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.expr import Merge, Program
@@ -16,8 +17,7 @@ MOST_AXES: Final = 8 * len(NAMES)
 """Axes before they are merged: each layer of attention asks for twice as many."""
 
 
-@dataclass(frozen=True, slots=True)
-class Axes:
+class Axes(Struct, frozen=True):
     """What was found of a program's axes, by their numbers.
 
     The first `shared` are the outputs'; `before` has the axes that are opened before

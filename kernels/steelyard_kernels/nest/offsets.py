@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from steelyard_kernels.expression.indices import Index as Offset
 from steelyard_kernels.expression.indices import Part
@@ -20,8 +21,7 @@ from steelyard_kernels.schedule.schedule import Cut
 At: TypeAlias = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(Struct, frozen=True):
     """The places of an open loop, each the index of its first lane.
 
     `masks` say which lanes of each exist, None: all; of places that `live` is false of,

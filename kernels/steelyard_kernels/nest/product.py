@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from steelyard_kernels.ir.builder import const
 from steelyard_kernels.ir.loops import Buffer, Multiply, Operand

@@ -10,9 +10,10 @@ each copies a part of their tile to all, when all have read what was there.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from math import prod
 from typing import Final
+
+from msgspec.structs import replace
 
 from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.nest.product import Lowering

@@ -11,8 +11,9 @@ registers, in the order of the depth.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from steelyard_kernels.ir.loops import Operand
 from steelyard_kernels.nest.loads import Start

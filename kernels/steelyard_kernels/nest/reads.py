@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.dtypes import DType
@@ -19,8 +20,7 @@ from steelyard_kernels.schedule.values import fusions, largest_of
 ADDED: Final = MONOIDS["sum"]
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(Struct, frozen=True):
     """What is accumulated: values, or of two their product, in a dtype.
 
     Reductions of the same values share it: a sum, a mean, a variance.
@@ -177,8 +177,7 @@ def deviates(value: Value) -> bool:
     return isinstance(node, Reduce) and MONOIDS[node.op].moments
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(Struct, frozen=True):
     """One walk: all values it needs that vary with walked axes, operands first.
 
     Of these it is the first to compute `fresh`, if earlier ones' stay where they are; then
@@ -191,8 +190,7 @@ class Pass:
     reductions: int
 
 
-@dataclass(frozen=True, slots=True)
-class Passes:
+class Passes(Struct, frozen=True):
     """The walks of a nest, in order, along its `walked` axes.
 
     They are those of a row, which is an index of the `space`, whose `last` axis has a row's

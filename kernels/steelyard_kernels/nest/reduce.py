@@ -13,10 +13,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from math import nan, prod
 from typing import Final, TypeAlias
+
+from msgspec.structs import replace
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.expression.expr import Along, Reduce

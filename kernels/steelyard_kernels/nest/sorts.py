@@ -14,8 +14,10 @@ merging algorithm", 2012.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.ir.builder import Builder, Index, const
@@ -52,8 +54,7 @@ def is_before(let: Let, x: Element, y: Element) -> Operand:
     return let("bitwise_or", less, tie)
 
 
-@dataclass(frozen=True, slots=True)
-class Sharing:
+class Sharing(Struct, frozen=True):
     """Threads that walk a line together: so many, this one's `number`.
 
     A block has `rows` of such, this is `row`. `again`: what they do is done in turns.
@@ -66,8 +67,7 @@ class Sharing:
     again: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(Struct, frozen=True):
     """Memory of elements, from one on."""
 
     buffers: tuple[Buffer, ...]
@@ -137,8 +137,7 @@ def _by_rank(b: Builder, room: Room, extent: int) -> int:
     return to
 
 
-@dataclass(frozen=True, slots=True)
-class _Digit:
+class _Digit(Struct, frozen=True):
     """Some bits of elements' keys, from one on, and counters of their values.
 
     D. E. Knuth, "The Art of Computer Programming", volume 3, 2nd edition, 1998,
@@ -248,8 +247,7 @@ def sort_together(b: Builder, room: Room, extent: int, sharing: Sharing | None) 
             exchanges(lambda pair: neighbours(pair, near))
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
+class Runs(Struct, frozen=True):
     """Two runs of `extent` keys each, one behind the other, and a `place` in their merge."""
 
     buffer: Buffer

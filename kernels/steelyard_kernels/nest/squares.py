@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.ir.builder import Index
@@ -36,8 +37,7 @@ def lower(nest: Nest, schedule: Schedule, of: Transposed, *, aligned: bool) -> L
 GROUP: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """From where on a square asks for what lies ahead: along its axis, and the last."""
 
     group: Operand

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import Buffer, Operand
@@ -28,8 +29,7 @@ VECTOR = UNIT // HALF
 EARLY = 112
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """A tile's matrix, by its index along each axis of the batch, and first row and column."""
 
     matrix: tuple[Operand, ...]
@@ -37,8 +37,7 @@ class Position:
     column: Operand
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunk:
+class _Chunk(Struct, frozen=True):
     """Columns that are computed together: their places, and which exist (None: all)."""
 
     first: int  # of the tile's groups of columns

@@ -9,7 +9,8 @@ whenever all stages have been used.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import Operand, Tensor, Tile, Var

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_kernels.errors import Unsupported
 from steelyard_kernels.expression.expr import (
@@ -53,8 +55,7 @@ def read_of(node: Node) -> tuple[Node, ...]:
     return (node.arg,) if isinstance(node, Handed) else operands(node)
 
 
-@dataclass(slots=True, eq=False)
-class Use:
+class Use(Struct, eq=False):
     """A node at one place: what it reads there, what it reduces, what it comes to."""
 
     node: Node

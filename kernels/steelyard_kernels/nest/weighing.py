@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations
 from math import inf
 from typing import Final
+
+from msgspec.structs import replace
 
 from steelyard_kernels.dtypes import float32, rounded
 from steelyard_kernels.expression.expr import Apply, Arange, Cast, Constant, Reduce

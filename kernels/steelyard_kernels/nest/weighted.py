@@ -7,10 +7,11 @@ weights in the registers that they were summed in, which is where sums read thei
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Sized
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from steelyard_kernels.dtypes import DType, bool_, float32
 from steelyard_kernels.ir.builder import const
@@ -38,8 +39,7 @@ def lower(tiling: WeightedTiling) -> Lowered:
     return _Lowering(tiling).emit()
 
 
-@dataclass(frozen=True, slots=True)
-class _Steps:
+class _Steps(Struct, frozen=True):
     """A block's first row, and its steps up to `end`.
 
     From `first` and from `edge` on they are masked, from `free` to `edge` they are not.

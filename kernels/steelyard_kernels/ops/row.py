@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from steelyard_kernels.dtypes import DType, float32, float64, int32, int64
@@ -30,8 +30,7 @@ SAME_WIDTH: Final = {  # the dtype that a bitcast gives
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """What an operation costs on each class of target, by which all models rank.
 
     `cpu` is in vector instructions of float32, of which `depth` wait for one another.
@@ -61,8 +60,7 @@ FREE: Final = Cost(count=0)  # a selection computes nothing
 DIVISION: Final = Cost(4, 4.0, (45.0, 14.0), (150.0, 40.0))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Op:
+class Op(Struct, frozen=True, eq=False):
     """One elementwise operation: all that is known of it.
 
     name: the array API's, or ours where it has none; the function of

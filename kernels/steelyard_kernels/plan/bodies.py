@@ -7,10 +7,12 @@ carry overwrites the old one where launches can, or changes places with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from typing import Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_kernels.expression import expr
 from steelyard_kernels.expression.bodies import linear
@@ -28,8 +30,7 @@ from steelyard_kernels.plan.launches import Launch, Plan, roots
 Planner: TypeAlias = Callable[[Program], Plan]
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True):
     """What a turn reads: a carry, an array, or a row of one.
 
     A row begins `first` bytes behind its array's begin, and `step` more in each turn.
@@ -41,8 +42,7 @@ class Read:
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BodyPart:
+class BodyPart(Struct, frozen=True):
     """Launches of a body, what their inputs are, and what places of results they give.
 
     Buffers of `swapped` have a new carry at the end, and change places with the old one.

@@ -10,8 +10,9 @@ But a product's factor is stored as the product reads it: see `packing`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import count
+
+from msgspec import Struct
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import expr
@@ -40,8 +41,7 @@ Made = Mapping[int, frozenset[expr.Input]]
 """The constants that nodes are made of, by number, of those made of nothing else."""
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(Struct, frozen=True):
     """A program in two: `once` stores what `rest` reads of constants.
 
     `once` is of the constants, by name; `rest` of the other inputs and then of the outputs

@@ -9,9 +9,10 @@ biases are one grid with a row of blocks for each, or one fork and join.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Final
+
+from msgspec.structs import replace
 
 from steelyard_kernels.expression import expr
 from steelyard_kernels.expression.expr import Node

@@ -12,9 +12,11 @@ repeat = (first, last, length, index, test)      -- launches that a loop repeats
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_kernels.expression.expr import Program
 from steelyard_kernels.expression.structure import described, structure
@@ -28,8 +30,7 @@ ALIGNED: Final = 64
 """Bytes: steps of a multiple keep an array as aligned as launches want it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
+class Walk(Struct, frozen=True):
     """Where an array is in turn i of a repeat: `first` + i * `step` bytes behind `home`.
 
     Of two homes that change places in each turn, `other` is that of odd turns.
@@ -52,8 +53,7 @@ def roots(home: Home) -> set[str | int]:
     return {home}
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """One kernel of a program: `reads` are its inputs' homes, `writes` its outputs'."""
 
     program: Program
@@ -74,8 +74,7 @@ class Launch:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(Struct, frozen=True):
     """Launches `first` to `last` are run in each of `length` turns of a loop.
 
     Or in as many as it is `given`: a runtime scalar's name, or an int64 in memory. In
@@ -102,8 +101,7 @@ class Repeat:
         return f"{every}, {length} times{while_}"
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(Struct, frozen=True):
     """Memory between launches: written by `first`, read by `last` at the latest."""
 
     nbytes: int
@@ -113,8 +111,7 @@ class Buffer:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The launches of a program, and its workspace of `size` bytes.
 
     `bound` is the most bytes of buffers that are live during one launch. `parts` are the

@@ -7,7 +7,8 @@ behind all launches' own: addresses of homes, and those that outer turns move.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from steelyard_device import turns
 from steelyard_kernels import dtypes

@@ -8,9 +8,10 @@ stand behind all others.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Final
+
+from msgspec import Struct
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.expression import expr, views
@@ -69,8 +70,7 @@ def _first(program: Program, node: expr.Along) -> int:
     return min(extent, max(ends))
 
 
-@dataclass(frozen=True, slots=True)
-class Orders:
+class Orders(Struct, frozen=True):
     """How a device takes orders of lines."""
 
     device: Machine | Gpu

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from math import prod
 from typing import Final
+
+from msgspec import Struct
 
 from steelyard_kernels.expression import expr
 from steelyard_kernels.expression.expr import Node
@@ -28,8 +29,7 @@ MOST_WIDENED: Final = 32
 of widening copies, of 32 0.9."""
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
+class Panel(Struct, frozen=True):
     """A product's constant factor, of which two axes are the depth and the columns.
 
     It is stored `wide` columns at a time, with zeros behind the last; 0: transposed.

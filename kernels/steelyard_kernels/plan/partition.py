@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Final
+
+from msgspec.structs import replace
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import expr

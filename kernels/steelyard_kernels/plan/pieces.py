@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from steelyard_kernels.expression import expr
 from steelyard_kernels.expression.expr import Node, Program
@@ -14,8 +15,7 @@ from steelyard_kernels.expression.structure import in_words, reachable, word
 from steelyard_kernels.plan.cuts import MOVED, Needs
 
 
-@dataclass(eq=False, slots=True)
-class Group:
+class Group(Struct, eq=False):
     """Values that one launch stores, the reductions for them, and what it reads.
 
     What others store it may compute `again`, by their numbers.
@@ -52,8 +52,7 @@ def computed(values: Iterable[Node], memory: Container[int]) -> Iterator[Node]:
             yield node
 
 
-@dataclass(eq=False, slots=True)
-class _Part:
+class _Part(Struct, eq=False):
     """What computes some values, operands first, and what that reads, in order."""
 
     nodes: list[Node]

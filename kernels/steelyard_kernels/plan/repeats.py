@@ -8,8 +8,9 @@ Management for Deep Neural Net Inference", 2020.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from steelyard_kernels.expression.expr import Node, Parameter, Scalar
 from steelyard_kernels.plan.bodies import Body, BodyPart, Read
@@ -90,7 +91,7 @@ class Flow:
     def repeat(self, number: int, **said: object) -> None:
         """Have all launches since a repeat began be repeated."""
         last = len(self.launches) - 1
-        own = replace(self._repeats[number], last=last, **said)  # type: ignore[arg-type]
+        own = replace(self._repeats[number], last=last, **said)
         self._repeats[number] = own
 
     def insert(

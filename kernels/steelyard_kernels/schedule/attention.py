@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 
+from msgspec import Struct
+
 from steelyard_kernels.dtypes import float32
 from steelyard_kernels.expression.expr import Cast
 from steelyard_kernels.nest.axes import Nest, Value
@@ -54,8 +56,7 @@ class Attention(Weighing, Product):
         return self.together(self.between, self.axes[3])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Panel:
+class Panel(Struct, frozen=True, eq=False):
     """What copies bring of a factor at a time: `own` rows or columns, `depth` of each.
 
     Rows in shared memory are `chunk` long; `extents` are all there is.

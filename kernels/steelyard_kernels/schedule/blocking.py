@@ -12,9 +12,10 @@ high-performance matrix multiplication", 2008.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from steelyard_kernels.expression.expr import Cast, Input
 from steelyard_kernels.nest.axes import Value, names_of
@@ -30,8 +31,7 @@ Pieces: TypeAlias = tuple[tuple[int, ...], tuple[tuple[int, Place], ...]]
 """Axes, and how they are cut."""
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
+class Panel(Struct, frozen=True):
     """A part of a factor as it lies while it is multiplied.
 
     `axes` are those of its rows or columns. `across`: elements along these are neighbours,
@@ -51,8 +51,7 @@ class Panel:
     size: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Blocking:
+class Blocking(Struct, frozen=True, eq=False):
     """Sums of products cut as a schedule says.
 
     `rows` by `vectors` of `lanes` columns are multiplied at a time, `down` and `over` of

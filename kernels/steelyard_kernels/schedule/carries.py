@@ -14,8 +14,9 @@ in registers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from steelyard_kernels.errors import KernelError
 from steelyard_kernels.expression import expr
@@ -40,8 +41,7 @@ RESTS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Knobs:
+class Knobs(Struct, frozen=True):
     """What a schedule says of chains, iterations and elements.
 
     `width` elements are side by side, in lanes or threads, and so are `across` chains in

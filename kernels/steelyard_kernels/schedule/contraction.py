@@ -8,10 +8,13 @@ all these axes, with guards where windows reach beyond it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_kernels.dtypes import (
     HALVES,
@@ -42,8 +45,7 @@ EXACT: Final = (*HALVES, *STORED, float32, float64, *INTEGERS)
 Axes: TypeAlias = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Factor:
+class Factor(Struct, frozen=True, eq=False):
     """An array that a product reads: rows along the reduced axis, or `across`.
 
     Strides are in elements: `pitch` from row to row, `batch` between matrices along each

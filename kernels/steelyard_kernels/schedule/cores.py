@@ -7,14 +7,14 @@ columns in `lines` rows that are 8 apart. What is made of sums is one for all of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from steelyard_kernels.schedule.schedule import Place
 
 
-@dataclass(frozen=True, slots=True)
-class Cores:
+class Cores(Struct, frozen=True):
     """A generation of tensor cores: the instruction `name` gives sums of `rows` by `columns`.
 
     Columns of a tile are multiples of `unit`; `columns` is 0 where one instruction has

@@ -9,9 +9,11 @@ card with more of both keeps the order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Final, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_kernels.dtypes import STORED, DType, int32
 from steelyard_kernels.expression.expr import Program
@@ -67,8 +69,7 @@ class Block(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """One architecture: a multiprocessor's limits, and a card's size and rate.
 
     `memory_rate` is in bytes a nanosecond, read and written; `product_rate` in operations

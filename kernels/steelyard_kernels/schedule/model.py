@@ -8,9 +8,10 @@ than `RESIDENT_BYTES`, and mostly in the last-level cache otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Final, TypeVar
+
+from msgspec import Struct
 
 from steelyard_kernels.cost import bytes_moved
 from steelyard_kernels.expression.expr import Program
@@ -85,8 +86,7 @@ STREAM_BYTES: Final = (
 LINE: Final = 64  # bytes of a cache line on every CPU we emit for
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """What schedules need to know of a CPU: vectors, threads, a core's second cache."""
 
     vector_bytes: int
@@ -103,8 +103,7 @@ class Machine:
         return max(1, self.vector_bytes // element_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(Struct, frozen=True):
     """Named terms of a launch, in nanoseconds."""
 
     terms: tuple[tuple[str, float], ...]
@@ -115,8 +114,7 @@ class Prediction:
         return sum([value for _, value in self.terms])
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(Struct, frozen=True):
     """The bytes a program moves, and those of them that it writes without reading."""
 
     moved: int

@@ -10,9 +10,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_kernels.dtypes import float64
 from steelyard_kernels.expression import expr
@@ -39,8 +41,7 @@ FETCH_NS: Final = 0.4
 LOOP_STATEMENTS: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """Time from what is given to what is wanted, and issued in all; statements of text."""
 
     way: float = 0.0
@@ -167,8 +168,7 @@ Step = tuple[int, Node | None, tuple[int, ...]]
 """A node's number, itself if it costs anything, and the numbers of what it reads."""
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(Struct, frozen=True):
     """What an iteration does: all `steps`, those that wait for a carry, what it ends at."""
 
     parts: Outline

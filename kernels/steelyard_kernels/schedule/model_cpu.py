@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.expression.expr import Apply, Cast, Input
@@ -149,8 +150,7 @@ TORN_NS: Final = 200.0
 FUNCTION: Final = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """What the walks along a row cost in vector operations.
 
     `columns` are those that rows walked together share, `hoisted` those done once a

@@ -7,10 +7,11 @@ flight let it be (Little's law).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import ceil, hypot, prod
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from steelyard_kernels.cost import bytes_moved
 from steelyard_kernels.expression.expr import Apply, Input
@@ -68,8 +69,7 @@ SPARE_REGISTERS: Final = 8
 BUILD_NS: Final = 2.5
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """What predictions need of a nest.
 
     `loads` are the bytes of each array read for every element, `narrowest` the least

@@ -8,10 +8,11 @@ which is the latency of its loads, its reductions and its instructions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from math import ceil, hypot, prod
 from typing import Final
+
+from msgspec import Struct
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.cost import bytes_moved
@@ -120,8 +121,7 @@ ALLOWED: Final = 1.1  # times the estimate
 LEAST: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """What a nest does for each of its elements, by whether its walks share registers.
 
     Bytes: `columns` of what neighbouring rows share, `partly` of what others do, `again`

@@ -7,7 +7,8 @@ where that grows. Milakov and Gimelshein 2018, "Online normalizer calculation fo
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from steelyard_kernels.expression.expr import Reduce
 from steelyard_kernels.nest.axes import Nest, Value
@@ -15,8 +16,7 @@ from steelyard_kernels.nest.contraction import reached
 from steelyard_kernels.nest.weighing import operands_of
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Online:
+class Online(Struct, frozen=True, eq=False):
     """The totals of one walk, the first the largest value `x`, the second its powers' sum.
 
     Of each of these and the others, `divided` says how often it is divided by that sum.

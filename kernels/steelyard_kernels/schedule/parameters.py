@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from math import prod
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_kernels.expression import expr
 from steelyard_kernels.expression.expr import Node, Program
@@ -12,8 +14,7 @@ from steelyard_kernels.ir import loops as ir
 from steelyard_kernels.ir.loops import Buffer, Const, Kernel, Var
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """Where a launch finds an argument.
 
     `kind` is "input" or "output" (an array's address, by `index`), "scalar" (a value,
@@ -28,8 +29,7 @@ class Slot:
     tensor: ir.Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Lowered:
+class Lowered(Struct, frozen=True):
     """A kernel of the loop IR, its slots, and how many threads run it (0: all).
 
     On a GPU `threads` make a block, and a launch has a block for every `per_block` of
@@ -44,8 +44,7 @@ class Lowered:
     shared: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(Struct, frozen=True):
     """The buffers and scalars of a program, by which lowering refers to them.
 
     `inputs` maps an input's index to its buffer, `outputs` are in order, `scalars`

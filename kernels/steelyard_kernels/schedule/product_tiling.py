@@ -17,10 +17,11 @@ so many blocks stay for one tile after another.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Final
+
+from msgspec import Struct
 
 from steelyard_kernels.dtypes import DType, int32, int64
 from steelyard_kernels.nest.axes import Stored
@@ -61,8 +62,7 @@ MORE_REGISTERS: Final = 232
 CHUNK: Final = 64  # columns that are stored at a time
 
 
-@dataclass(frozen=True, eq=False)  # without slots: several ask what it needs
-class Tiling:
+class Tiling(Struct, frozen=True, eq=False, dict=True):  # several ask what it needs
     """A product cut as a schedule says: `groups` of 64 rows by `columns` a block.
 
     `stages` steps are in shared memory at a time, `split` blocks of a cluster divide the

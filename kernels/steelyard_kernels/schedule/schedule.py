@@ -23,11 +23,12 @@ program. `schedule.legality` says whether one fits a nest and a device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from math import prod
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from steelyard_kernels.errors import KernelError
 
@@ -59,8 +60,7 @@ LAUNCHES = "launches"
 """The first word of a partition's label."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Cut:
+class Cut(Struct, frozen=True, order=True):
     """One loop: axes, outermost first, as one index, and its factors, innermost first.
 
     The product of the factors is taken at a time; the last factor's place, one of
@@ -107,8 +107,7 @@ class Cut:
         return f"{self.axes}:{'.'.join(shown)}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Part:
+class Part(Struct, frozen=True, order=True):
     """One launch of a program: the values that it stores, by places among its nodes.
 
     Of those that other launches store it computes some `again`.
@@ -124,8 +123,7 @@ class Part:
         return "~".join(["+".join(map(str, self.values)), *again])
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Schedule:
+class Schedule(Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """The loops of a nest, outermost first, with hints; or the launches of a program.
 
     `streaming` stores go round the caches; `prefetch` asks, where outputs are stored, for
@@ -232,8 +230,7 @@ def unheard(_schedule: Schedule, _why: str) -> None:
     """Hear of a refusal that nobody asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sought:
+class Sought(Struct, frozen=True):
     """Which legal schedules are sought: of `aligned` arrays, all or those `likely` best.
 
     `refuse` hears of the others of the same kinds.
@@ -265,19 +262,3 @@ def partition_of(label: str) -> Schedule | None:
             )
         found.append(Part(*(tuple(map(int, each)) for each in (values, *again))))
     return Schedule((), launches=tuple(found))
-
-
-def from_json(facts: Mapping[str, Any]) -> Schedule:
-    """Read a schedule's fields; raises KeyError, TypeError or ValueError for others."""
-    cuts = tuple(
-        Cut(cut["axes"], tuple((int(n), Place(place)) for n, place in cut["factors"]))
-        for cut in facts["cuts"]
-    )
-    places = {
-        hint: None if facts[hint] is None else Place(facts[hint])
-        for hint in ("keep", "hoist")
-    }
-    launches = tuple(
-        Part(tuple(part["values"]), tuple(part["again"])) for part in facts["launches"]
-    )
-    return Schedule(**{**facts, **places, "cuts": cuts, "launches": launches})

@@ -6,16 +6,16 @@ Models ask for it with every schedule: it is counted in one walk over all factor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
+
+from msgspec import Struct
 
 from steelyard_kernels.nest.axes import NAMES
 from steelyard_kernels.schedule.gpu import WARP
 from steelyard_kernels.schedule.schedule import Cut, Place
 
 
-@dataclass(slots=True, eq=False)
-class Taken:
+class Taken(Struct, eq=False):
     """What cuts take, the first and those of inner loops, and by how many threads.
 
     `turns` are the blocks of a launch, or its clusters, `rows` those of a thread, whose

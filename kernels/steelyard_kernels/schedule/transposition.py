@@ -20,9 +20,10 @@ threads, by vectors of the other axis.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+
+from msgspec import Struct
 
 from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.nest.axes import NAMES, Nest, Value
@@ -34,8 +35,7 @@ BANKS_BYTES = 128  # of shared memory, a word of 4 bytes each: what a warp has a
 SECTOR_BYTES = 32  # of memory: no less is read
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Transposed:
+class Transposed(Struct, frozen=True, eq=False):
     """The axis along which some arrays lie in order, as they do not along the last."""
 
     axis: int
@@ -75,8 +75,7 @@ def transposed_of(nest: Nest) -> Transposed | None:
     return Transposed(axis, tuple(found[axis]))
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(Struct, frozen=True):
     """What a block has of two axes, and how its threads share it.
 
     `rows` are along the axis that is read first, by vectors of `lanes`, `columns` along

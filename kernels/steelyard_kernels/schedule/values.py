@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from steelyard_kernels import dtypes
 from steelyard_kernels.errors import CompilerBug
@@ -24,8 +25,7 @@ Fused: TypeAlias = Mapping[int, "Fusion"]
 _UNROUNDED: Final = frozenset({"negative", "abs", "maximum", "minimum", "where"})
 
 
-@dataclass(frozen=True, slots=True)
-class Fusion:
+class Fusion(Struct, frozen=True):
     """A sum that takes up a product: a * b + c, or c - a * b where `negated`."""
 
     product: int

@@ -9,16 +9,16 @@ its own, so that no second barrier guards them but in a loop.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
+
+from msgspec import Struct
 
 from steelyard_kernels.ir.builder import Builder
 from steelyard_kernels.ir.loops import Buffer, Const, Operand, typed
 from steelyard_kernels.schedule.gpu import WARP
 
 
-@dataclass(frozen=True, slots=True)
-class Slots:
+class Slots(Struct, frozen=True):
     """Shared memory of a group's `parts`, each a vector of so many lanes."""
 
     buffer: Buffer
@@ -26,8 +26,7 @@ class Slots:
     parts: int
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Threads of a block that reduce together: `count` of them, `distance` apart.
 
     Both are powers of two where neither is a multiple of a warp. `thread` is which of

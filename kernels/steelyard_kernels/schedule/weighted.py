@@ -12,10 +12,13 @@ GPU's own: their errors are below those of the weights' rounding to halves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import inf
 from typing import Final, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_kernels.dtypes import HALVES, float32
 from steelyard_kernels.expression.expr import Apply, Cast, Constant, Input, Reduce
@@ -30,8 +33,7 @@ T = TypeVar("T")
 WIDENED: Final = (float32, *HALVES)  # what totals are kept of, in float32
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Score:
+class Score(Struct, frozen=True, eq=False):
     """Products of rows and keys, summed along the axis `depth` to the value `total`."""
 
     total: Value
@@ -40,8 +42,7 @@ class Score:
     keys: Factor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pass:
+class Pass(Struct, frozen=True, eq=False):
     """A walk along the keys: what is `wanted` of each, for `totals` or sums.
 
     `values` are what that is made of, operands first, `scores` those that it takes.

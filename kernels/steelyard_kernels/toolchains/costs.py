@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 _UNROLL: Final = re.compile(r"#pragma unroll (\d+)")
 _DIVISION: Final = re.compile(r" / |sqrt")
 """What becomes dozens of instructions where it must be rounded as IEEE says."""
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(Struct, frozen=True):
     """What a compiler takes, in seconds."""
 
     program: float

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from time import perf_counter_ns
 from typing import Final
+
+from msgspec.structs import replace
 
 from steelyard_device import timings
 from steelyard_device.errors import DeviceError

@@ -12,7 +12,8 @@ near zero and in its root beyond. These interpolate at Chebyshev's points, in 60
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from steelyard_kernels.dtypes import float32, float64
 from steelyard_kernels.ir.functions.exp_log import (
@@ -25,8 +26,7 @@ from steelyard_kernels.ir.functions.exp_log import (
 from steelyard_kernels.ir.functions.floats import Number, where
 
 
-@dataclass(frozen=True, slots=True)
-class Erf:
+class Erf(Struct, frozen=True):
     """Polynomials of erf, highest power first."""
 
     one: float  # from here on it rounds to 1
@@ -109,8 +109,7 @@ ERF = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Erfc:
+class Erfc(Struct, frozen=True):
     """A polynomial of erfc, highest power first; Shepherd and Laframboise, 1981."""
 
     beyond: float  # from here on it is 0
@@ -185,8 +184,7 @@ ERFC = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """A polynomial for w up to a bound, in w (the first piece) or its root."""
 
     below: float

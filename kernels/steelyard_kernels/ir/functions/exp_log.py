@@ -14,14 +14,14 @@ of IEEE 754: exp(-inf) = 0, log(0) = -inf, log(-1) = NaN.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from steelyard_kernels.dtypes import float32, float64
 from steelyard_kernels.ir.functions.floats import Number, where
 
 
-@dataclass(frozen=True, slots=True)
-class Exp:
+class Exp(Struct, frozen=True):
     """exp(x) = 2**n * (1 + r * (1 + r * q(r))), with n = round(x / ln 2)."""
 
     lowest: float  # rounds to 0 from here down
@@ -31,8 +31,7 @@ class Exp:
     q: tuple[float, ...]  # highest power first
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(Struct, frozen=True):
     """log(2**k * (1 + f)) by s = f / (2 + f), as in FreeBSD's e_log.c."""
 
     ln2_high: float

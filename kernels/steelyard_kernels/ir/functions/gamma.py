@@ -9,8 +9,9 @@ larger term: a zero between two poles has few digits, as in most libraries.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from steelyard_kernels.dtypes import float32, float64
 from steelyard_kernels.ir.functions.exp_log import log
@@ -24,8 +25,7 @@ BERNOULLI: Final = (  # B(2) to B(20), of Stirling's series
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Gamma:
+class Gamma(Struct, frozen=True):
     """Polynomials near the zeros, highest power first, and where Stirling's series ends."""
 
     terms: int

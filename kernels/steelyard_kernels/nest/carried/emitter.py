@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from math import prod
 from typing import ClassVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from steelyard_kernels.dtypes import HALVES, DType, float32, int32, int64
 from steelyard_kernels.errors import CompilerBug

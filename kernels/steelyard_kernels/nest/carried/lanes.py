@@ -7,10 +7,11 @@ and with a chain in each lane; `gpu_lanes.GpuLanes` are the threads of a group.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import reduce
 from math import prod
 from typing import ClassVar, Final
+
+from msgspec.structs import replace
 
 from steelyard_kernels.dtypes import DType
 from steelyard_kernels.errors import Unsupported

@@ -13,8 +13,9 @@ emitter.chain(number)         -- one chain: its nodes, its loops, then its outpu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar, Final
+
+from msgspec.structs import replace
 
 from steelyard_kernels.expression import expr
 from steelyard_kernels.expression.expr import Node, Program

@@ -10,8 +10,9 @@ every turn of a loop another barrier lies between.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from steelyard_kernels.ir import loops as ir
 from steelyard_kernels.ir.loops import Operand, Var

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Final, TypeGuard
+
+from msgspec import Struct
 
 from steelyard_kernels.expression.expr import (
     Apply,
@@ -39,8 +40,7 @@ AHEAD_ELEMENTS: Final = 8
 AHEAD_OPERATIONS: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(Struct, frozen=True):
     """Nodes to emit one after another, without products that sums take up."""
 
     nodes: tuple[Node, ...]
@@ -52,8 +52,7 @@ class Body:
         return (fusion.a, fusion.b, fusion.c) if fusion else operands(node)
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(Struct, frozen=True):
     """The parts of one loop: what `each` iteration does, and what is done ahead.
 
     `kept` are the nodes of `ahead` that iterations fetch; `condition` is what tells

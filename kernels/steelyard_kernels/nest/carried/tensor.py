@@ -7,12 +7,13 @@ over hold anything.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil, prod
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from steelyard_kernels.dtypes import DType
@@ -140,8 +141,7 @@ def exchanges(extent: int) -> tuple[tuple[int, int], ...]:
 BESIDE: Final = -1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tensor:
+class Tensor(Struct, frozen=True, eq=False):
     """A value in registers.
 
     `vectors` are those of `layout.layout`; one that is a scalar has it in every lane.
@@ -162,8 +162,7 @@ def uniform(value: float, dtype: DType, shape: expr.Shape = ()) -> Tensor:
     return Tensor(shape, (const(value, dtype),), same=True)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Memory:
+class Memory(Struct, frozen=True, eq=False):
     """A value in memory: its element at `index` is buffer[base + index . strides].
 
     Where lanes are chains, those of neighbours lie `apart` elements; 0: it is the same

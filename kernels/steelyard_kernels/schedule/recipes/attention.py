@@ -17,11 +17,13 @@ times the best of the measured in the mean, 1.06 times at most.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import prod
 from typing import ClassVar, Final, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from steelyard_kernels.dtypes import DType, int64
 from steelyard_kernels.nest.axes import NAMES
@@ -60,8 +62,7 @@ TAIL: Final = 0.89  # how far the last blocks leave multiprocessors without work
 WAVE: Final = 779.0  # cycles that another wave of blocks begins later
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(Struct, frozen=True):
     """Cycles of a score on its way to a weight, of a walk's step and of a block beside.
 
     `cores`: how many times longer than at its peak a multiprocessor takes for many
@@ -75,8 +76,7 @@ class Rates:
     overlap: float
 
 
-@dataclass(frozen=True, eq=False)
-class AttentionTiling(Tiling):
+class AttentionTiling(Tiling, frozen=True, eq=False, dict=True):
     """Attention cut as a schedule says: `columns` are all of the values', `keys` a step's.
 
     `stages` steps are in shared memory at a time. `blocks` stay for one tile after

@@ -11,7 +11,6 @@ queries and keys are 64 long.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import product
 from typing import Final
@@ -52,16 +51,15 @@ WEIGHT: Final = 6.0
 ACROSS: Final = 30.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AttentionBlocking(Blocking):
+class AttentionBlocking(Blocking, frozen=True, eq=False, kw_only=True):
     """The product of weights and values, blocked, with that of queries and keys before.
 
     `depth` keys are taken in a step; `beside` vectors of their scores are multiplied at
     a time.
     """
 
-    weighing: Weighing = field(kw_only=True)
-    beside: int = field(kw_only=True)
+    weighing: Weighing
+    beside: int
 
     @property
     def scores(self) -> Blocking:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Final
+
+from msgspec.structs import replace
 
 from steelyard_kernels.expression.expr import Apply, Dot, Program, Reduce, Result, loops
 from steelyard_kernels.expression.structure import everywhere

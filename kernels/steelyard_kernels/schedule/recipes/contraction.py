@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import chain, product
 from typing import Final
+
+from msgspec.structs import replace
 
 from steelyard_kernels.nest.axes import Nest
 from steelyard_kernels.schedule import product_tiling

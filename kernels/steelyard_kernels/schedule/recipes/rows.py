@@ -8,10 +8,11 @@ reduced together, a warp has neighbours and a block's warps what is reduced.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from math import gcd, prod
 from typing import Final
+
+from msgspec.structs import replace
 
 from steelyard_kernels.expression.expr import Input
 from steelyard_kernels.nest.axes import NAMES, Nest

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Final
+
+from msgspec.structs import replace
 
 from steelyard_kernels.nest.axes import NAMES, Nest
 from steelyard_kernels.schedule.gpu import VECTOR_BYTES, Gpu

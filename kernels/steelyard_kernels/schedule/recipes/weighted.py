@@ -14,7 +14,6 @@ times the best of the measured in the mean, 1.09 at most.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -43,8 +42,7 @@ STAGES: Final = (2, 3, 4)
 ALONE_REGISTERS: Final = 16  # of a warpgroup's own addresses, where a block has one
 
 
-@dataclass(frozen=True, eq=False)
-class WeightedTiling(AttentionTiling):
+class WeightedTiling(AttentionTiling, frozen=True, eq=False, dict=True):
     """Weighted sums cut as a schedule says."""
 
     rates = Rates(1.45, 0.051, 707.0, 1409.0, 2.94)
