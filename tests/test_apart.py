@@ -9,6 +9,7 @@ from pathlib import Path
 
 import leaking
 import pytest
+import shell
 
 from steelyard.declare import discovery
 from steelyard.declare.mode import parse
@@ -133,3 +134,33 @@ def moving(b):
     y = b.output(64)
     return b.launch(edited_helper.work, x, out=y)
 """
+
+
+def test_an_installed_copy_that_is_unlike_the_checkout_is_a_doubt(
+    tmp_path, monkeypatch
+):
+    """Until it is installed again, or lies in src no more."""
+    written = "def work(x, out):\n    out[:] = x\n"
+    shell.files(
+        tmp_path,
+        {
+            "pyproject.toml": "",
+            "src/copied/__init__.py": written.replace("= x", "= 1 * x"),
+            "env/site-packages/copied/__init__.py": written,
+            "suite.py": EDITED.replace("edited_helper, unedited", "copied").replace(
+                "edited_helper", "copied"
+            ),
+        },
+    )
+    installed = tmp_path / "env" / "site-packages"
+    monkeypatch.setenv("PYTHONPATH", str(installed), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(installed)
+    (suite,) = discovery.discover([str(tmp_path / "suite.py")])
+    for alike in (False, True):
+        told = []
+        runner.run(
+            plan(suite.cases(), [WARM], 1, seed=0), QUICK, told.append, lambda _: None
+        )
+        assert {t.error for t in told} == {None}
+        assert [("installed-copy" in t.doubts) for t in told] == [not alike]
+        (tmp_path / "src/copied/__init__.py").write_text(written)

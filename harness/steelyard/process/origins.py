@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from steelyard.analyse.doubts.work import EDITED
+from steelyard.analyse.doubts.work import EDITED, INSTALLED_COPY
 from steelyard.analyse.trial import Trial
 from steelyard.declare import config
 from steelyard.machine.decoding import made
@@ -137,15 +137,42 @@ def begin(scratch: str) -> None:
 
 
 def watched(trial: Trial, scratch: str) -> Trial:
-    """Return a trial with its doubt if its code was edited while the run was under way."""
-    found = _edited(scratch, Path(trial.hashes.get("file", "")).parent)
-    if not found:
+    """Return a trial with its doubts if its code was edited meanwhile, or is not what lies there."""
+    suite = Path(trial.hashes.get("file", "")).parent
+    project = config.nearest(suite, config.MARKS) or suite
+    edited, copies = _edited(scratch, str(project)), _copies(project)
+    found = {"edited": edited, "installed_copies": copies}
+    seen = [
+        d.name for d, files in ((EDITED, edited), (INSTALLED_COPY, copies)) if files
+    ]
+    if not seen:
         return trial
-    extra = {**trial.extra, "edited": found}
-    return replace(trial, extra=extra, doubts=(*trial.doubts, EDITED.name))
+    extra = {**trial.extra, **{name: one for name, one in found.items() if one}}
+    return replace(trial, extra=extra, doubts=(*trial.doubts, *seen))
 
 
-def _edited(scratch: str, suite: Path) -> list[str]:
+def _copies(project: Path) -> list[str]:
+    """Name installed files that were imported and are unlike a project's own."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None) or ""
+        installed = next((f"/{p}/" for p in INSTALLED if f"/{p}/" in file), None)
+        if installed and _places(project, name.partition(".")[0]):
+            rest = file.rpartition(installed)[2]
+            own = [p / rest for p in (project, project / "src") if (p / rest).is_file()]
+            if own and own[0].read_bytes() != Path(file).read_bytes():
+                found.append(file)
+    return sorted(found)
+
+
+@functools.cache
+def _places(project: Path, package: str) -> bool:
+    """Say whether a project has a package or module of a name, in its root or in src."""
+    every = (place / package for place in (project, project / "src"))
+    return any(each.is_dir() or each.with_suffix(".py").is_file() for each in every)
+
+
+def _edited(scratch: str, project: str) -> list[str]:
     """Name code of a project that changed after the first turn and before this process.
 
     Processes before had other code. The time is that of the inode, which nobody sets.
@@ -153,7 +180,6 @@ def _edited(scratch: str, suite: Path) -> list[str]:
     began = _changed(str(Path(scratch, BEGAN))) if scratch else 0
     if not began:
         return []
-    project = str(config.nearest(suite, config.MARKS) or suite)
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     own = [f for f in {*files, *_mapped()} if f and _within(f, (project,))]
     late = (f for f in own if began < _changed(f) < STARTED)

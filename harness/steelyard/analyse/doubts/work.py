@@ -95,6 +95,14 @@ IDLE: Final = Doubt(
     lambda s: idle(s.trial),
 )
 
+INSTALLED_COPY: Final = Doubt(
+    "installed-copy",
+    "a module of the checkout was imported from a copy that is installed, and differs: "
+    "`steelyard show RUN CASE` lists the files; install again, or once by pip install -e .",
+    Act.PRINT,
+    "a gate imports each side's own",
+)
+
 LEAKS: Final = Doubt(
     "leaks",
     "each launch keeps memory that the one before had not: whoever launches it long "
