@@ -31,7 +31,7 @@ def lines(found: Outcome, root: Path) -> Iterator[str]:
 def _steps(found: Found) -> Iterator[str]:
     measured = sum(one.measured for one in found.decisions)
     by_code = sum(not one.measured for one in found.decisions)
-    sure = math.floor(1000 * (1 - found.wrong)) / 10  # at least: never rounded up
+    sure = min(99.9, math.floor(1000 * (1 - found.wrong)) / 10)  # never certain
     yield (
         f"decided: {measured} commits by measuring, {by_code} without; all of them are "
         f"right with a probability of at least {sure:.1f} %"
