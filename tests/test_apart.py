@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import leaking
+import numpy as np
 import pytest
 import shell
 
@@ -164,3 +165,25 @@ def test_an_installed_copy_that_is_unlike_the_checkout_is_a_doubt(
         assert {t.error for t in told} == {None}
         assert [("installed-copy" in t.doubts) for t in told] == [not alike]
         (tmp_path / "src/copied/__init__.py").write_text(written)
+
+
+def test_functions_that_an_import_replaced_are_put_back_and_named(
+    tmp_path, monkeypatch
+):
+    """The case is timed without them, which nobody would know."""
+    monkeypatch.setattr(np, "exp", np.exp)  # discovery replaces it here too
+    suite = tmp_path / "suite.py"
+    own = "import numpy as np\ndef work(x, out):\n    out[:] = x\n{}\n"
+    body = EDITED.replace("import edited_helper, unedited\n", own).replace(
+        "edited_helper.work", "work"
+    )
+    for patch, names in (("", None), ("np.exp = np.exp.at", ["numpy.exp"])):
+        suite.write_text(body.format(patch))
+        (found,) = discovery.discover([str(suite)])
+        told = []
+        runner.run(
+            plan(found.cases(), [WARM], 1, seed=0), QUICK, told.append, lambda _: None
+        )
+        assert {t.error for t in told} == {None}
+        assert told[0].extra.get("replaced") == names
+        assert ("replaces-functions" in told[0].doubts) == bool(names)

@@ -27,8 +27,11 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 def limits(dtype: np.dtype[Any]) -> Any:
     """Return what a floating-point type can hold, as `numpy.finfo` has it."""
+    if dtype.kind == "f":
+        import numpy as np
+
+        return np.finfo(dtype)
     import ml_dtypes
-    import numpy as np
 
     other: Any = ml_dtypes.finfo
-    return np.finfo(dtype) if dtype.kind == "f" else other(dtype)
+    return other(dtype)

@@ -346,6 +346,7 @@ class Isolation:
     def __init__(self) -> None:
         self._patches = Patches()
         self._imported: dict[str, State] = {}
+        self.replaced: dict[str, list[str]] = {}  # by a file's import, and put back
         self.spent: list[str] = []
         """What this process cannot get back: it should be replaced."""
         self._begun: State | None = None
@@ -371,7 +372,7 @@ class Isolation:
             return load()
         finally:
             self._imported[file] = state()
-            self._patches.undo()
+            self.replaced[file] = self._patches.undo()
             self.spent += put_back(before)
 
     @contextmanager

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from steelyard.analyse.doubts.work import CHANGES_PROCESS
+from steelyard.analyse.doubts.work import CHANGES_PROCESS, REPLACES_FUNCTIONS
 from steelyard.analyse.trial import Trial
 from steelyard.declare.benchmark import FAILURES, Case, named, raised, sentence
 from steelyard.declare.handles import CUDA
@@ -81,13 +81,15 @@ class CaseCache:
         threads = len(list(Path("/proc/self/task").iterdir()))
         process = {"turn": self._turns, "threads": threads, "modules": len(sys.modules)}
         self._turns += 1
-        extra = {**trial.extra, "process": process}
-        if not changed:
-            return replace(trial, extra=extra)
-        self._kept.pop(trial.case, None)  # it was prepared in what is no longer so
-        seen = () if trial.error else (CHANGES_PROCESS.name,)
-        extra["changed"] = list(changed)
-        return replace(trial, extra=extra, doubts=(*trial.doubts, *seen))
+        if changed:
+            self._kept.pop(trial.case, None)  # it was prepared in what is no longer so
+        replaced = self._isolation.replaced.get(_file(trial.hashes.get("file", "")))
+        found = {"changed": list(changed), "replaced": replaced}
+        extra = {**trial.extra, **{k: v for k, v in found.items() if v}}
+        seen = [CHANGES_PROCESS.name] * bool(changed and not trial.error)
+        seen += [REPLACES_FUNCTIONS.name] * bool(replaced)
+        doubts = (*trial.doubts, *seen)
+        return replace(trial, extra={**extra, "process": process}, doubts=doubts)
 
     def _in_turn(self, turn: PlannedTrial, settings: Settings) -> Trial:
         try:
@@ -337,7 +339,7 @@ def pose(
     return {"posed": posed}
 
 
-def _file(path: Path) -> str:
+def _file(path: str | Path) -> str:
     return os.path.realpath(path)
 
 

@@ -139,6 +139,15 @@ CONTENDED: Final = Doubt(
     "whether its samples are of all the work is not known",
 )
 
+REPLACES_FUNCTIONS: Final = Doubt(
+    "replaces-functions",
+    "the suite's import replaced functions of NumPy, of Python or of steelyard, which were "
+    "put back, so the case ran without: `steelyard show RUN CASE` lists them; call yours "
+    "by a name of its own",
+    Act.OPEN,
+    "the code that was timed is not the code of its users",
+)
+
 RESCHEDULED: Final = Doubt(
     "rescheduled",
     "the work changed its niceness, its scheduling policy or the processors that "
