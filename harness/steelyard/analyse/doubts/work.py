@@ -179,8 +179,9 @@ UNCHECKED: Final = Doubt(
 UNCONFIRMED: Final = Doubt(
     "unconfirmed",
     "launches on new data, which another process timed, take more than twice "
-    "what the samples say, or could not be timed: the work keeps results, skips "
-    "launches, works outside of them, or changes what measures it",
+    "what the samples say, or could not be timed (`steelyard show RUN CASE` says why): "
+    "the work keeps results, skips launches, works outside of them, or changes what "
+    "measures it",
     Act.FAIL,
     "its samples are not of the work that new data needs",
 )
