@@ -1,6 +1,7 @@
 """Matrix products on Hopper's tensor cores against float64, on a GPU that has them."""
 
 import secrets
+from dataclasses import replace
 from itertools import product
 
 import bounds
@@ -8,7 +9,6 @@ import numpy as np
 import product_programs as programs
 import pytest
 from corpus import compare
-from msgspec.structs import replace
 from product_programs import drawn, tiling
 
 from steelyard_device import cuda
