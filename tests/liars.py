@@ -100,7 +100,7 @@ def hasty():
 
     def when(_x, _out):
         before, last[0] = last[0], time.perf_counter_ns()
-        return last[0] - before < 1_000_000
+        return last[0] - before < 4_000_000  # honest work takes up to 1.8 ms
 
     return skipping(when)
 
