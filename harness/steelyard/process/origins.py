@@ -137,7 +137,7 @@ def begin(scratch: str) -> None:
 
 
 def watched(trial: Trial, scratch: str) -> Trial:
-    """Return a trial with its doubts if its code was edited meanwhile, or is not what lies there."""
+    """Return a trial with its doubts: of edited code, and of copies that are installed."""
     suite = Path(trial.hashes.get("file", "")).parent
     project = config.nearest(suite, config.MARKS) or suite
     edited, copies = _edited(scratch, str(project)), _copies(project)
@@ -152,15 +152,20 @@ def watched(trial: Trial, scratch: str) -> Trial:
 
 
 def _copies(project: Path) -> list[str]:
-    """Name installed files that were imported and are unlike a project's own."""
-    found = []
+    """Name installed files that were imported and are unlike a project's own.
+
+    Where the parent stated which code this process is for, as a gate does, it is that.
+    """
+    found: list[str] = []
+    if VARIABLE in os.environ:
+        return found
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) or ""
         installed = next((f"/{p}/" for p in INSTALLED if f"/{p}/" in file), None)
         if installed and _places(project, name.partition(".")[0]):
             rest = file.rpartition(installed)[2]
             own = [p / rest for p in (project, project / "src") if (p / rest).is_file()]
-            if own and own[0].read_bytes() != Path(file).read_bytes():
+            if own and _content(str(own[0])) != _content(file):
                 found.append(file)
     return sorted(found)
 
